@@ -42,8 +42,8 @@ SENTENCE_END = re.compile(r"(?<=[.?!])[)\"'`*]*\s+")
 REQUIREMENT = re.compile(r"^(?:promise:[0-9]+|[0-9]\.[0-9]+|[A-Z][0-9]{1,2}|  open:|  shown by:) ")
 # Pages whose cells have messages of the library, and what stands for a value in a message.
 MESSAGE_PAGES = ("docs/errors.md",)
-# Pages whose cells may be longer: texts of requirements, and descriptions that a trial has used.
 VALUE = re.compile(r"\W*…\W*")
+# Pages whose cells may be longer: texts of requirements, and descriptions that a trial has used.
 LONG_CELL_PAGES = ("docs/requirements.md", "docs/notes/finding-a-definition.md")
 TABLE_ROW = re.compile(r" {0,3}\|(.*)\|\s*$")
 CELL_END = re.compile(r"(?<!\\)\|")
@@ -52,7 +52,8 @@ CELL_END = re.compile(r"(?<!\\)\|")
 class Comment:
     """A comment: its first line's number, and its lines without their markers.
 
-    is_page: each line that is indented by four spaces, or by four more than a list item, is code.
+    is_page: a line indented by four spaces is code. Below a list item, it needs four more than the
+    item's text.
     """
 
     def __init__(self, line, lines, is_page=False):
@@ -72,7 +73,7 @@ class Comment:
             if self.is_page:
                 yield indent >= 4 + item_indent
                 continue
-            # A table or fenced code does not end an example.
+            # An empty line does not end an example.
             if text:
                 in_example = indent >= 4 and (in_example or before.endswith(":"))
             yield in_example

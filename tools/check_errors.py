@@ -187,7 +187,7 @@ def make_tables(errors, lines, later, reasons=()):
 
 
 def page_with_tables(root):
-    """Returns (the page as it is, as it should be, the messages); None if the page has no marks."""
+    """Returns the page as it is, as it should be (None if it has no marks), and the messages."""
     path = root / PAGE
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     messages = read_messages(root)

@@ -9,8 +9,8 @@ Comments and texts of messages are not read.
 
 Words that are standard in another meaning are allowed: block, cast, demand, entry, fetch, key,
 lane, repeat, room and stage. Examples are fetch-and-add, the lanes of a warp and the stages of a
-pipeline. They are refused in pairs that have the home-made meaning, such as queue_entry. Cast,
-Stage and Board are refused as whole names of types of the tests.
+pipeline. Block, entry, key and repeat are refused in pairs that have the home-made meaning, such as
+queue_entry. Cast, Stage and Board are refused as whole names of types of the tests.
 """
 import io
 import pathlib

@@ -3,8 +3,8 @@
 """every_call.py LIBRARY RANKS HEADER: calls every function of nccl.h through ctypes.
 
 Checks each result. The 2 to 8 ranks are processes with host memory. Prints the rank, call, expected
-and actual result of each failure. Also prints each function that the header declares and no rank
-has called. Exits with 1 if there was any of these.
+and actual result of each failure. If no rank has failed, also prints functions that are declared
+and not called, or called and not declared. Exits with 1 if there was any of these.
 [req:5.20]
 """
 import ctypes

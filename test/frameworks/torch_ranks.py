@@ -41,7 +41,7 @@ def close():
 
 
 def ints(rank, count, seed=0, span=5, low=0):
-    """Returns small integers, exact in every type, that differ between ranks and between places."""
+    """Returns small integers, exact in every type. Neighbouring ranks have different ones."""
     import torch
     places = torch.arange(count, dtype=torch.int64)
     return (places * 7 + places // 11 + rank * 3 + seed * 5) % span + low

@@ -1,12 +1,13 @@
 #!/bin/bash
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-# Runs everything that needs GPUs, one step after the other; --help says how.
+# Runs the tests that need GPUs, one step after the other, without nccl-tests and most framework
+# scripts. --help says how.
 set -u
 
 help='usage: run_all.sh [--help] [--version] BUILD_FOLDER [LOG_FOLDER [NAME...]]
-Runs everything that needs GPUs, one step after the other. The build folder may have been made on
-another machine; needed are its bin/ and lib/, and for pages its examples/. The source tree must be
+Runs the tests that need GPUs, one step after the other, without nccl-tests and most scripts of
+test/frameworks. The build folder may have been made on another machine; needed are its bin/ and lib/, and for pages its examples/. The source tree must be
 present.
 
 Prints one line per step: PASS, FAIL or SKIP, seconds, name. Prints the end of the output of failed

@@ -424,7 +424,7 @@ class Program:
                 if one is not home and not declaring.isdisjoint(self.seen[one.name])]
 
     def is_of(self, receiver, owner, source):
-        """Returns whether a file sees a variable or function `receiver` of a type named `owner`."""
+        """Returns whether a file sees a variable or function `receiver` whose type has `owner`."""
         key = receiver, owner, source.name
         if key not in self.types:
             name = re.compile(rf"\b{owner}\b[\w<>:,\s]*?[>&*\s]+(?:const\s+)?{receiver}\b")

@@ -25,16 +25,16 @@ namespace oriel::device {
 /// Doorbell of one rank, in its control memory, where every rank of its LSA team can write it. It
 /// has its own cache line. Zero-initialised. Any number of threads may sleep on it.
 ///
-/// The doorbell is an eventcount (Reed and Kanodia, 1979) on a futex. No wake-up is lost. The
-/// sleeper increments `sleeping`, fences, reads `ticket`, and polls its condition once more. It
-/// sleeps only while `ticket` keeps that value. The publisher writes the data, fences, and reads
-/// `sleeping`. Either the publisher sees the sleeper and increments the ticket, or the sleeper's
-/// last poll sees the data. A killed sleeper leaves its count behind, which only costs needless
+/// The doorbell is an eventcount (Reed and Kanodia, 1979) on a futex. The sleeper increments
+/// `sleeping`, fences, reads `ticket`, and polls its condition once more. It sleeps only while
+/// `ticket` keeps that value. The publisher writes the data, fences, and reads `sleeping`. Either
+/// the publisher sees the sleeper and increments the ticket, or the sleeper's last poll sees the
+/// data. So no wake-up is lost. A killed sleeper leaves its count behind, which only costs needless
 /// wake-ups.
 ///
-/// The fences are asymmetric (arch::fence_light): the publisher's costs nothing, and the sleeper's
-/// makes all publishers fence. If the kernel refuses the latter, a sleeper looks again after
-/// kUnsureSleepNs.
+/// The fences are asymmetric (arch::fence_light). The publisher's mostly needs no fence
+/// instruction, because the sleeper's makes all publishers fence. If the kernel refuses the latter,
+/// a wake-up may be lost, so a sleep lasts at most kUnsureSleepNs.
 struct alignas(64) Doorbell {
   std::uint32_t sleeping;  ///< number of threads that are about to sleep or asleep
   std::uint32_t ticket;    ///< futex word; incremented by every wake-up

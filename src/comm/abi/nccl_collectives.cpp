@@ -54,12 +54,7 @@ Status collective(CollectiveRequest&& request, ncclDataType_t type, ncclRedOp_t 
 Status point_to_point(PointToPointRequest&& request, ncclDataType_t type, ncclComm_t handle) {
   ORIEL_TRY(const auto entry, pin_entry(handle));
   ORIEL_TRY(request.type, read_type(type));
-  ThreadGroup& group = ThreadGroup::current();
-  if (Communicator* const started = entry->started(); started != nullptr && !group.open()) {
-    return run_alone(*started, request);
-  }
-  ORIEL_TRY(auto communicator, entry->communicator());
-  return group.submit(PointToPointJob{{entry.shared(), std::move(communicator)}, request});
+  return ThreadGroup::current().submit(entry, request);
 }
 
 }  // namespace

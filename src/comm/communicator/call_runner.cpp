@@ -10,7 +10,6 @@
 
 #include "base/try.hpp"
 #include "comm/communicator/last_calls.hpp"
-#include "comm/communicator/wait_control.hpp"
 #include "comm/request/call_checks.hpp"
 #include "kernels/plan/kernel_set.hpp"
 
@@ -54,7 +53,8 @@ bool streams_blocks(const WayFacts& facts) {
   return all >= 2048 * kKi && all < 4096 * kKi;
 }
 
-/// Returns whether a call of CPU ranks goes in cache lines, if it is short enough.
+/// Returns whether a short all-gather, all-to-all or reduce-scatter of CPU ranks is eager
+/// (eager.hpp).
 bool prefers_eager(const WayFacts& facts, AlgorithmChoice forced) {
   using kernels::Collective;
   if (!facts.on_host || !facts.one_team || facts.ranks < 2) return false;
@@ -126,10 +126,6 @@ void plan_empty_call(bool is_kernel, CallPlan& plan) {
 
 }  // namespace
 
-device::WaitControl CallRunner::own_waits() const {
-  return wait_control(parts_, own_doorbell(parts_));
-}
-
 Status CallRunner::plan_for(const CollectiveRequest& request, CallPlan& plan) const {
   ORIEL_CHECK(failure_.check_usable());
   ORIEL_CHECK(parts_.executor->check_stream(request.stream));
@@ -175,9 +171,9 @@ Status CallRunner::plan_for(const CollectiveRequest& request, CallPlan& plan) co
 ExchangeCall& CallRunner::exchange_of(const CollectiveRequest& request,
                                       const CallPlan& plan) const {
   if (plan.copy_engine_offset == kernels::kNoOffset) {
-    return parts_.exchanges->call_of(request, own_waits());
+    return parts_.exchanges->call_of(request);
   }
-  return parts_.exchanges->copies_of(request, plan.copy_engine_offset, own_waits());
+  return parts_.exchanges->copies_of(request, plan.copy_engine_offset);
 }
 
 Status CallRunner::collective(const CollectiveRequest& request) {
@@ -253,7 +249,7 @@ Result<const PointToPointPlan*> CallRunner::plan_for(
 Status CallRunner::run(const PointToPointPlan& plan) {
   if (on_host() || plan.is_empty()) parts_.flight->enter(plan.requests);
   if (plan.is_empty()) return end_call({});
-  Status run = parts_.executor->run_exchange(parts_.exchanges->call_of(plan, own_waits()));
+  Status run = parts_.executor->run_exchange(parts_.exchanges->call_of(plan));
   if (run.ok() && !on_host()) {
     parts_.flight->enter(plan.requests, parts_.executor->last_mark());
   }

@@ -63,7 +63,6 @@ class CallRunner {
   bool on_host() const { return comm::on_host(parts_); }
   int rank() const { return parts_.session->rank(); }
   int size() const { return parts_.session->size(); }
-  device::WaitControl own_waits() const;
   /// Returns the launches and copies of a collective that runs as an exchange.
   ExchangeCall& exchange_of(const CollectiveRequest& request, const CallPlan& plan) const;
 

@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "comm/communicator/call_runner.hpp"
-#include "comm/communicator/wait_control.hpp"
 #include "kernels/plan/layout.hpp"
 
 /// Collectives among LSA teams: their plans and kernel arguments.
@@ -53,7 +52,7 @@ device::CommView CallRunner::scratch_view() const {
   view.world_size = size();
   view.lsa_rank = parts_.team_facts.index;
   view.lsa_size = static_cast<std::int32_t>(parts_.team_facts.members.size());
-  view.wait = own_waits();
+  view.wait = parts_.exchanges->wait();
   view.control_base = reinterpret_cast<char*>(parts_.control.flat_base);
   view.control_stride_4g = static_cast<std::uint32_t>(parts_.slot_bytes >> 32);
   view.doorbell_offset = kernels::ScratchLayout::doorbell;

@@ -6,7 +6,6 @@
 
 #include "base/try.hpp"
 #include "comm/communicator/call_runner.hpp"
-#include "comm/communicator/wait_control.hpp"
 #include "kernels/plan/call_record.hpp"
 
 /// Plans and kernel arguments of collectives inside one LSA team: all-reduce, reduce,
@@ -111,7 +110,7 @@ kernels::AllReduceArguments CallRunner::arguments_in_team(const CollectiveReques
   arguments.scalar_pointer = request.scalar_pointer;
   arguments.type = request.type;
   arguments.op = request.op;
-  arguments.wait = own_waits();
+  arguments.wait = parts_.exchanges->wait();
   arguments.failure = &parts_.notices->on_device()->failure;
   if (plan.algorithm == kernels::Algorithm::stream) {
     arguments.input_offset =

@@ -116,8 +116,7 @@ kernels::RankCollective ExchangePlanner::collective_of(const CollectiveRequest& 
   return collective;
 }
 
-ExchangeCall& ExchangePlanner::call_of(const CollectiveRequest& request,
-                                       const device::WaitControl& wait) {
+ExchangeCall& ExchangePlanner::call_of(const CollectiveRequest& request) {
   kernels::RankCollective collective = collective_of(request);
   reach_output(collective);
   call_.launches.clear();
@@ -130,7 +129,7 @@ ExchangeCall& ExchangePlanner::call_of(const CollectiveRequest& request,
     kernels::set_exchange(exchange_, collective);
     kernels::plan_exchange(exchange_, facts_, call_.launches);
   }
-  finish_call(request, wait);
+  finish_call(request);
   return call_;
 }
 
@@ -144,8 +143,7 @@ std::uint64_t ExchangePlanner::copy_engine_offset(const CollectiveRequest& reque
   return window->slot_offset + static_cast<std::uint64_t>(shared.data - window->user);
 }
 
-ExchangeCall& ExchangePlanner::copies_of(const CollectiveRequest& request, std::uint64_t offset,
-                                         const device::WaitControl& wait) {
+ExchangeCall& ExchangePlanner::copies_of(const CollectiveRequest& request, std::uint64_t offset) {
   const kernels::ExchangeMemory& memory = facts_.memory;
   const std::uint64_t slot = std::uint64_t{memory.stride_4g} << 32;
   std::byte* const own = memory.scratch + slot * static_cast<std::uint64_t>(memory.rank);
@@ -158,16 +156,14 @@ ExchangeCall& ExchangePlanner::copies_of(const CollectiveRequest& request, std::
   call_.copies_own_block = copies_.copies_own_block;
   const bool has_exit = !copies_.exit.sends.empty() || !copies_.exit.receives.empty();
   if (has_exit) kernels::plan_exchange(copies_.exit, facts_, call_.launches);
-  finish_call(request, wait);
+  finish_call(request);
   return call_;
 }
 
-void ExchangePlanner::finish_call(const CollectiveRequest& request,
-                                  const device::WaitControl& wait) {
+void ExchangePlanner::finish_call(const CollectiveRequest& request) {
   call_.stream = request.stream;
   call_.collective = {request.collective, request.type, request.op, request.count, request.root};
   for (kernels::ExchangeArguments& launch : call_.launches) {
-    launch.wait = wait;
     // Ranks exchange signatures once per call, because they may need different numbers of launches.
     // Calls with a root exchange none, because their senders wait for nobody. Two calls later a
     // sender would reuse a word, of which there are two, before a slower rank has read it.
@@ -192,15 +188,13 @@ Result<const PointToPointPlan*> ExchangePlanner::plan(
   return &plan_;
 }
 
-ExchangeCall& ExchangePlanner::call_of(const PointToPointPlan& plan,
-                                       const device::WaitControl& wait) {
+ExchangeCall& ExchangePlanner::call_of(const PointToPointPlan& plan) {
   call_.launches.clear();
   call_.copies.clear();
   kernels::plan_exchange(plan.exchange, facts_, call_.launches);
   call_.stream = plan.stream;
   call_.record = nullptr;
   for (kernels::ExchangeArguments& launch : call_.launches) {
-    launch.wait = wait;
     launch.signatures = launch.signature_calls = 0;
   }
   return call_;

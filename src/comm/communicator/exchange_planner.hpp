@@ -48,30 +48,31 @@ class ExchangePlanner {
   std::uint64_t scratch_bytes() const { return scratch_bytes_; }
 
   /// Sets the facts that are known once the scratch memory is mapped. `memory` need not contain
-  /// ranks, channels or `wait`. Its `signatures` and `signature_calls` are set for collectives of
+  /// ranks or channels. Its `signatures` and `signature_calls` are set for collectives of
   /// one team only. `windows` must outlive this object. `uses_copy_engines`: copy engines carry out
   /// the calls that suit them.
   void begin(kernels::ExchangeMemory memory, const window::WindowManager& windows,
              bool uses_copy_engines);
   bool uses_copy_engines() const { return uses_copy_engines_; }
+  /// Returns how waits of the communicator's calls end.
+  const device::WaitControl& wait() const { return facts_.memory.wait; }
 
   /// Returns the launches of a collective; the caller sets its record. Invalidates the previous
   /// result.
-  ExchangeCall& call_of(const CollectiveRequest& request, const device::WaitControl& wait);
+  ExchangeCall& call_of(const CollectiveRequest& request);
 
   /// Returns the offset of the shared buffer in every slot, if copy engines can carry out the
   /// collective. Returns kNoOffset if kernels carry it out.
   std::uint64_t copy_engine_offset(const CollectiveRequest& request) const;
   /// Returns the launches and copies of a collective that copy engines carry out; otherwise like
   /// call_of().
-  ExchangeCall& copies_of(const CollectiveRequest& request, std::uint64_t offset,
-                          const device::WaitControl& wait);
+  ExchangeCall& copies_of(const CollectiveRequest& request, std::uint64_t offset);
 
   /// Plans sends and receives. Sends to this rank are paired with receives from this rank: returns
   /// invalid_usage if they do not match. The plan refers to `requests` and is valid until the next
   /// call.
   Result<const PointToPointPlan*> plan(std::span<const PointToPointRequest> requests);
-  ExchangeCall& call_of(const PointToPointPlan& plan, const device::WaitControl& wait);
+  ExchangeCall& call_of(const PointToPointPlan& plan);
 
  private:
   bool on_host() const { return backend_ == kernels::Backend::host; }
@@ -80,7 +81,7 @@ class ExchangePlanner {
   kernels::RankCollective collective_of(const CollectiveRequest& request) const;
   /// Sets the fields that all launches of call_ share, and selects the launch that exchanges
   /// signatures.
-  void finish_call(const CollectiveRequest& request, const device::WaitControl& wait);
+  void finish_call(const CollectiveRequest& request);
   /// Returns the address at which peers of the team reach a receive buffer. It lies in this rank's
   /// slot of the flat space if a window holds the buffer, else it is `data`. Buffers below
   /// least_direct_bytes are not looked up.

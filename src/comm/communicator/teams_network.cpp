@@ -99,6 +99,7 @@ void begin_exchanges(CommunicatorParts& parts) {
   memory.stride_4g = static_cast<std::uint32_t>(parts.slot_bytes >> 32);
   memory.doorbell = parts.layout.doorbell;
   memory.failure = &parts.notices->on_device()->failure;
+  memory.wait = wait_control(parts, own_doorbell(parts));
   if (!parts.processes.empty()) memory.processes = parts.processes.data();
   if (parts.network != nullptr) {
     memory.network = on_host(parts) ? &parts.network->view() : parts.network->kernel_view();

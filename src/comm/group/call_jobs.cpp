@@ -10,7 +10,6 @@
 #include <span>
 #include <type_traits>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "base/owned_thread.hpp"
@@ -241,46 +240,16 @@ void run_on_host(std::span<const CommunicatorCalls* const> calls) {
   threads.clear();  // joins them
 }
 
-/// Returns the communicator of a group that has only sends and receives of one communicator on one
-/// stream; null for other groups.
-Communicator* communicator_of_exchange(const GroupJobs& jobs) {
-  const auto* const first = std::get_if<PointToPointJob>(&jobs.front());
-  if (first == nullptr) return nullptr;
-  for (const Job& job : jobs) {
-    const auto* const one = std::get_if<PointToPointJob>(&job);
-    if (one == nullptr || one->communicator != first->communicator ||
-        one->request.stream != first->request.stream) {
-      return nullptr;
-    }
-  }
-  return first->communicator.get();
-}
-
-/// Runs the sends and receives of one communicator on one stream, as PlannedCalls would.
-void run_exchange(GroupJobs& jobs, Communicator& communicator) {
-  std::array<std::byte, 1024> buffer;
-  std::pmr::monotonic_buffer_resource memory(buffer.data(), buffer.size());
-  List<PointToPointRequest> requests(&memory);
-  requests.reserve(jobs.size());
-  for (const Job& job : jobs) requests.push_back(std::get<PointToPointJob>(job).request);
-  Status& outcome = state_of(jobs.front()).outcome;
-  const auto plan = communicator.calls().plan_for(requests);
-  outcome = plan.ok() ? communicator.calls().run(*plan.value()) : Status(plan.error());
-}
-
 }  // namespace
 
 void run_calls(GroupJobs& jobs) {
-  if (jobs.empty()) return;
-  if (Communicator* const only = communicator_of_exchange(jobs)) return run_exchange(jobs, *only);
   // A call waits for the other ranks, which may be in this list. If one call cannot run, none runs.
   PlannedCalls planned;
   if (planned.plan(jobs) && planned.enqueue().ok()) run_on_host(planned.on_host());
 }
 
-Status run_alone(Communicator& communicator, const PointToPointRequest& request) {
-  ORIEL_CHECK(communicator.calls().check(request));
-  ORIEL_TRY(const PointToPointPlan* const plan, communicator.calls().plan_for({&request, 1}));
+Status run_transfers(Communicator& communicator, std::span<const PointToPointRequest> requests) {
+  ORIEL_TRY(const PointToPointPlan* const plan, communicator.calls().plan_for(requests));
   return communicator.calls().run(*plan);
 }
 

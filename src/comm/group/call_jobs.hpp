@@ -2,6 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <span>
+
+#include "oriel/error.hpp"
+
 #include "comm/group/job.hpp"
 
 /// Runs the calls of a group that move data.
@@ -19,7 +23,8 @@ namespace oriel::comm {
 /// the other ranks have arrived.
 void run_calls(GroupJobs& jobs);
 
-/// Runs one send or receive outside a group.
-Status run_alone(Communicator& communicator, const PointToPointRequest& request);
+/// Runs sends and receives of one communicator on one stream, all that a group has. check() has
+/// accepted each.
+Status run_transfers(Communicator& communicator, std::span<const PointToPointRequest> requests);
 
 }  // namespace oriel::comm

@@ -27,6 +27,12 @@ Result<std::shared_ptr<Communicator>> CommEntry::communicator() const {
       .with_hint("end the group, or poll ncclCommGetAsyncError until it is not ncclInProgress");
 }
 
+Result<Communicator*> CommEntry::usable() const {
+  if (Communicator* const usable = started()) return usable;
+  ORIEL_TRY(const auto shared, communicator());
+  return shared.get();
+}
+
 std::optional<Error> CommEntry::async_error() const {
   std::shared_ptr<Communicator> started;
   std::optional<Error> of_work;
@@ -165,7 +171,8 @@ Error inherited_error(int rank) {
 
 namespace {
 
-/// Returns the error for a handle whose entry is `entry`, or null if it has none.
+/// Returns the error of a call on `handle`, if any. `entry` is the entry of the handle; null if it
+/// has none.
 Status check_entry(ncclComm_t handle, const CommEntry* entry) {
   if (handle == nullptr) {
     return Error(ErrorCode::invalid_argument, "the communicator is null")

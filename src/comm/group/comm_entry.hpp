@@ -47,6 +47,8 @@ class CommEntry {
   /// Returns the communicator, or the reason why there is none (yet). Returns invalid_usage while
   /// work is in progress.
   Result<std::shared_ptr<Communicator>> communicator() const;
+  /// Returns communicator() as a pointer, mostly without a lock. Valid as long as the entry.
+  Result<Communicator*> usable() const;
   /// Returns the communicator, or null where communicator() returns an error. The pointer is valid
   /// as long as the entry. Takes no lock, because a lock is a noticeable part of a short call.
   Communicator* started() const { return started_.load(std::memory_order_acquire); }
@@ -114,8 +116,8 @@ class CommEntry {
   std::atomic<Communicator*> started_{nullptr};  // communicator_; null while in progress
 };
 
-/// Returns the table behind all ncclComm_t of this process.
 using CommTable = HandleTable<CommEntry, ncclComm_t>;
+/// Returns the table behind all ncclComm_t of this process.
 CommTable& comm_table();
 
 /// Leaks `entry` and its communicator. For a communicator whose enqueued work nothing is left to

@@ -34,6 +34,12 @@ Status check_kinds(GroupJobs& jobs) {
       .with_hint("give ncclConfig_t::blocking one value in all starts of a group");
 }
 
+PointToPointJob job_of(const std::shared_ptr<CommEntry>& entry, Communicator* communicator,
+                       const PointToPointRequest& request) {
+  // The entry owns the communicator, so this pointer keeps the entry alive.
+  return {{entry, std::shared_ptr<Communicator>(entry, communicator)}, request};
+}
+
 }  // namespace
 
 ThreadGroup& ThreadGroup::current() {
@@ -60,6 +66,7 @@ Status ThreadGroup::close_level(const char* call) {
 
 void ThreadGroup::clear() {
   jobs_.clear();
+  transfers_.clear();
   ending_.clear();
   error_.reset();
 }
@@ -75,6 +82,7 @@ Status ThreadGroup::drop() {
 Status ThreadGroup::end(bool& in_progress) {
   ORIEL_CHECK(close_level("ncclGroupEnd"));
   if (open()) return {};
+  if (!transfers_.requests.empty() && !error_) return run(std::exchange(transfers_, {}));
   GroupJobs jobs;
   jobs.swap(jobs_);
   auto refused = error_;
@@ -89,6 +97,29 @@ Status ThreadGroup::end(bool& in_progress) {
   // Keeps the memory of the list for the next group.
   if (!ThreadObject<ThreadGroup>::ended()) jobs_.swap(jobs);
   return outcome;
+}
+
+Status ThreadGroup::run(Transfers transfers) {
+  clear();
+  Status outcome;
+  try {
+    outcome = run_transfers(*transfers.communicator, transfers.requests);
+  } catch (const std::bad_alloc&) {
+    static_cast<void>(run_out_of_memory(*transfers.communicator));  // aborts it
+    throw;
+  }
+  transfers.clear();
+  // Keeps the memory of the list for the next group.
+  if (!ThreadObject<ThreadGroup>::ended()) transfers_.requests.swap(transfers.requests);
+  return outcome;
+}
+
+GroupJobs& ThreadGroup::all_jobs() {
+  for (const PointToPointRequest& request : transfers_.requests) {
+    jobs_.emplace_back(job_of(transfers_.entry, transfers_.communicator, request));
+  }
+  transfers_.clear();
+  return jobs_;
 }
 
 void ThreadGroup::remember(const Error& error) {
@@ -120,7 +151,7 @@ Status ThreadGroup::note(Job job) {
   const bool ends_handle =
       std::visit([](const auto& one) { return is_end<std::decay_t<decltype(one)>>; }, job);
   if (ends_handle) ending_.push_back(entry_of(job).get());
-  jobs_.push_back(std::move(job));
+  all_jobs().push_back(std::move(job));
   return {};
 }
 
@@ -133,7 +164,7 @@ Status ThreadGroup::submit(Job job, bool& in_progress) {
 
 Status ThreadGroup::submit(std::vector<InitJob> jobs, bool& in_progress) {
   GroupJobs apart;
-  GroupJobs& list = open() ? jobs_ : apart;
+  GroupJobs& list = open() ? all_jobs() : apart;
   list.reserve(list.size() + jobs.size());
   for (InitJob& job : jobs) list.push_back(std::move(job));
   return open() ? Status() : run_jobs(apart, in_progress);
@@ -144,15 +175,24 @@ Status ThreadGroup::submit(CollectiveJob job) {
   CallPlan plan;
   ORIEL_CHECK(job.communicator->calls().plan_for(job.request, plan));
   ORIEL_CHECK(check_open(job.entry.get()));
-  jobs_.emplace_back(std::move(job));
+  all_jobs().emplace_back(std::move(job));
   return {};
 }
 
-Status ThreadGroup::submit(PointToPointJob job) {
-  if (!open()) return run_alone(*job.communicator, job.request);
-  ORIEL_CHECK(job.communicator->calls().check(job.request));
-  ORIEL_CHECK(check_open(job.entry.get()));
-  jobs_.emplace_back(std::move(job));
+Status ThreadGroup::submit(const CommTable::Pin& entry, const PointToPointRequest& request) {
+  ORIEL_TRY(Communicator* const communicator, entry->usable());
+  ORIEL_CHECK(communicator->calls().check(request));
+  if (!open()) return run_transfers(*communicator, {&request, 1});
+  ORIEL_CHECK(check_open(entry.get()));
+  if (jobs_.empty() && transfers_.suits(*entry, request)) {
+    if (transfers_.requests.empty()) {
+      transfers_.entry = entry.shared();
+      transfers_.communicator = communicator;
+    }
+    transfers_.requests.push_back(request);
+    return {};
+  }
+  all_jobs().emplace_back(job_of(entry.shared(), communicator, request));
   return {};
 }
 

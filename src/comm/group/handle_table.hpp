@@ -26,8 +26,8 @@ class HandleTable {
 
  public:
   /// Keeps the object of a handle alive; null if the handle was invalid. Takes two atomic
-  /// operations in all, where a shared pointer from get() takes four. If the handle has been
-  /// removed meanwhile, the last pin destroys the object.
+  /// read-modify-writes in all, where a shared pointer from get() takes four. If the handle has
+  /// been removed meanwhile, the last pin drops the table's reference to the object.
   class Pin {
    public:
     Pin(Pin&& other) noexcept

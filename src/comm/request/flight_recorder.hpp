@@ -49,8 +49,8 @@ struct FlightRecord {
 
 /// Records the last calls of one rank, for messages about long waits and for a file that explains a
 /// failure. Recording a call takes some stores: no lock, allocation or system call. If a file is
-/// wanted, it also takes two reads of the clock, of 13 ns each. One thread at a time makes calls;
-/// any thread may read the records and write the file.
+/// wanted, it also takes at most two reads of the clock, of 13 ns each. One thread at a time makes
+/// calls; any thread may read the records and write the file.
 class FlightRecorder {
  public:
   static constexpr std::size_t kRecords = 1024;

@@ -277,7 +277,8 @@ ORIEL_DEVICE_SLOW std::uint32_t await_note(std::byte* slot, LineFlag flag,
 }
 
 /// Line slots between this CTA and the CTAs of the same index on all other ranks, for one call.
-/// Each line has `stages` slots per source: two in a two-shot all-reduce, otherwise one.
+/// Each line has `stages` slots per source: two in a two-shot all-reduce, otherwise one. A line
+/// with notes has as many slots for notes.
 ///
 /// A slot is used again two calls later (see kParities), so no rank ever waits for space.
 template <class Line, int kRanks>

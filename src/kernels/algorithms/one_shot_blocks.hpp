@@ -21,9 +21,9 @@ namespace oriel::kernels {
 ///
 /// Line::Element is the unit in which this rank reads and writes its buffers. On a GPU it is 4
 /// bytes where all blocks allow it, else one byte. On a CPU it is one byte. All ranks have one kind
-/// of line. Ranks may differ in it. In place is allowed: a thread sends its lines before it writes
-/// lines of the same index. Returns false if this thread gave up a wait; its part of the output is
-/// then missing.
+/// of line, but may differ in the unit. In place is allowed: a thread sends its lines before it
+/// writes lines of the same index. Returns false if this thread gave up a wait; its part of the
+/// output is then missing.
 template <class Line, int kRanks, Collective kCollective, class Group>
 ORIEL_DEVICE_FN bool one_shot_blocks(const AllReduceArguments& arguments, GridPlace place) {
   static_assert(kCollective == Collective::all_gather || kCollective == Collective::all_to_all);

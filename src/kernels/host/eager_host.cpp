@@ -25,7 +25,7 @@ void for_each_peer(const AllReduceArguments& arguments, const Action& action) {
 /// A piece of the message.
 struct Piece {
   std::uint64_t begin = 0;  ///< in bytes
-  std::uint64_t line = 0;   ///< first line of the block among the source's lines
+  std::uint64_t line = 0;   ///< first line of the piece among the source's lines
   std::uint64_t bytes = 0;
 };
 
@@ -119,7 +119,8 @@ class EagerReduction {
   std::uint64_t bytes_;
 };
 
-/// Runs an all-gather or all-to-all. In place is allowed: all blocks are sent before one arrives.
+/// Runs an all-gather or all-to-all. In place is allowed: all blocks are sent before the
+/// output is written.
 bool exchange_blocks(const AllReduceArguments& arguments) {
   const bool gathers = arguments.collective == Collective::all_gather;
   const std::uint64_t bytes = arguments.share * size_of(arguments.type);

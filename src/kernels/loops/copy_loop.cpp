@@ -28,7 +28,7 @@ void copy_blocks(std::byte* dst, const std::byte* src, std::size_t bytes) {
 
 /// Copies with vector loops, and uses memcpy only for short copies and the ends. `dst` and `src`
 /// may have different offsets in their cache lines. Buffers of malloc and slots usually do. On Zen
-/// 3 glibc's memcpy then takes twice as long from 2 KiB on (docs/notes/cpu.md).
+/// 3 glibc's memcpy then takes two to three times as long from 2 KiB on (docs/notes/cpu.md).
 /// benchmarks/kernels/reduce_loops_bench.cpp measures this loop beside memcpy.
 void copy(std::byte* dst, const std::byte* src, std::size_t bytes, bool streaming) {
   if (bytes == 0 || dst == src) return;

@@ -125,8 +125,8 @@ std::uint64_t turns_of(const Plan& plan, std::uint64_t lines) {
       lines, static_cast<std::uint64_t>(plan.threads) * static_cast<std::uint64_t>(plan.ctas));
 }
 
-// Divides `lines` lines, at least one, evenly among all CTAs, with as few threads as move them in
-// as few turns.
+// Sets the fewest threads, in whole warps, that move `lines` lines (at least one) in no more turns.
+// The last CTAs may get no lines.
 void spread_lines(Plan& plan, std::uint64_t lines) {
   const auto ctas = static_cast<std::uint64_t>(plan.ctas);
   const std::uint64_t threads = ceil_divide(lines, ctas * turns_of(plan, lines));
@@ -391,7 +391,7 @@ std::optional<Plan> choose_lines_plan(Collective collective, const ChoiceTable& 
                                       const Overrides& overrides, Backend backend,
                                       const ScratchLayout& layout, std::uint64_t bytes) {
   if (layout.ranks < 2 || bytes == 0) return std::nullopt;
-  // Each rank has the slots of one line for each other rank and line, as in a one-shot all-reduce.
+  // Each rank needs slots for each line of each other rank, as in a one-shot all-reduce.
   const bool on_gpus = backend == Backend::cuda;
   const bool has_shares = collective == Collective::broadcast;
   Plan lines;

@@ -35,7 +35,7 @@ struct Plan {
   std::uint32_t depth = 0;
   std::uint32_t lead = 0;
   int sub_ctas = 1;  ///< parts of a GPU's CTA, among which its threads are divided
-  /// GPUs, reduce-scatter: inputs take both rings of a CTA, so that chunks are twice as long.
+  /// GPUs, reduce-scatter: inputs take both rings of a CTA. Chunks may be up to twice as long.
   bool whole_rings = false;
   bool escaped_lines = false;  ///< GPUs, calls that copy in lines: EscapedLine, not FlaggedLine
 };
@@ -129,8 +129,8 @@ Result<Plan> choose_copy_plan(Collective collective, const ChoiceTable& table,
                               const ScratchLayout& layout, DataType type, std::uint64_t count);
 
 /// Chooses an eager all-gather, all-to-all or reduce-scatter of CPU ranks (eager.hpp), whose blocks
-/// have `bytes` bytes. Returns nullopt if an all-reduce of as many bytes would not be eager, or if
-/// the block does not fit into the slots.
+/// have `bytes` bytes. Returns nullopt if an all-reduce of as many bytes would be neither one-shot
+/// nor eager, or if the block does not fit into the slots.
 std::optional<Plan> choose_eager_plan(const ChoiceTable& table, const Overrides& overrides,
                                       const ScratchLayout& layout, std::uint64_t bytes);
 

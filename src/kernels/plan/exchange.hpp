@@ -190,7 +190,7 @@ struct ExchangeFacts {
 
 /// List of launches, in the order in which they run. clear() keeps the memory, so that a call plans
 /// without an allocation. All launches of a list have the same ExchangeMemory. It is copied into
-/// each element once; only `wait` and the signature offsets are set again by add().
+/// each element once; only the signature offsets are set again by add().
 class LaunchList {
  public:
   void clear() { size_ = 0; }
@@ -201,7 +201,6 @@ class LaunchList {
       static_cast<ExchangeMemory&>(launches_.emplace_back()) = memory;
     }
     ExchangeArguments& launch = launches_[size_++];
-    launch.wait = memory.wait;
     launch.signatures = memory.signatures;
     launch.signature_calls = memory.signature_calls;
     launch.signature = 0;

@@ -46,10 +46,10 @@ class PlannedRank {
   comm::ExchangeCall& copies_of(Collective collective, const std::byte* input, std::byte* output,
                                 std::size_t count) {
     const CollectiveRequest wanted = request(collective, input, output, count);
-    return planner_.copies_of(wanted, planner_.copy_engine_offset(wanted), {});
+    return planner_.copies_of(wanted, planner_.copy_engine_offset(wanted));
   }
   comm::ExchangeCall& call_of(const std::byte* input, std::byte* output, std::size_t count) {
-    return planner_.call_of(request(Collective::all_gather, input, output, count), {});
+    return planner_.call_of(request(Collective::all_gather, input, output, count));
   }
 
  private:

@@ -40,7 +40,7 @@ FRAMES = (
     (r"hierarchy_kernel<", 384),
     (r"blocks_kernel<\(oriel::kernels::Collective\)5>", 88),  # an all-to-all
     (r"(blocks|broadcast)_kernel", 0),
-    # An all-to-all of blocks at odd addresses.
+    # An all-to-all of blocks that are not whole words of 4 bytes at aligned addresses.
     (r"block_lines_kernel<oriel::kernels::EscapedLine<unsigned char>.*Collective\)5>", 272),
     (r"broadcast_lines_kernel<oriel::kernels::EscapedLine<unsigned char>", 64),
     (r"(block|broadcast)_lines_kernel<oriel::kernels::FlaggedLine<unsigned char>", 16),

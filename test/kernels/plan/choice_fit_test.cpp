@@ -197,7 +197,7 @@ TEST_CASE("short blocks go in lines, with all CTAs where the table takes two tri
   CHECK(plan_of(16 << 10)->escaped_lines);
   CHECK(plan_of(64 << 10)->threads == 128);
   CHECK(plan_of(65 << 10)->ctas == 32);
-  CHECK(plan_of(65 << 10)->threads == 160);  // 4,160 lines, 130 in each CTA
+  CHECK(plan_of(65 << 10)->threads == 160);  // 130 lines in each CTA, in whole warps
   CHECK_FALSE(plan_of(4 * kMiB));
   CHECK_FALSE(plan_of(0));
   // Among eight ranks the slots of a CTA have no room for the lines of 512 threads.

@@ -18,7 +18,7 @@ namespace oriel::test {
 
 /// Model of GPUs that run the launches of exchanges and of team calls. It moves no bytes: it counts
 /// slots, credits and steps. A GPU holds a bounded number of CTAs. A CTA stays resident until its
-/// messages have been transferred. The order of steps is random, so that runs have all kinds of
+/// messages and steps have ended. The order of steps is random, so that runs have all kinds of
 /// delays and orders.
 class LaunchModel {
  public:
@@ -32,8 +32,8 @@ class LaunchModel {
 
   /// A collective in steps, such as an all-reduce. Each CTA of a member exchanges steps with the
   /// CTA of the same index at every other member. It posts up to `lead` steps ahead, and ends a
-  /// step when all members have posted it. One more CTA exchanges signatures. Real algorithms wait
-  /// for no more than this.
+  /// step when all members have posted it. One more CTA exchanges signatures. Kernels of one team
+  /// wait for no more than this. Those among teams also wait for all CTAs of their grid.
   struct TeamCall {
     std::vector<int> members;
     int ctas = 1;  // without the CTA of signatures
@@ -41,7 +41,7 @@ class LaunchModel {
     std::uint64_t lead = 1;
   };
 
-  /// Stream of launches that no stream orders behind those of other communicators.
+  /// Passed as `stream` for launches that wait only for those of their own communicator.
   static constexpr int kNoStream = -1;
 
   /// Enqueues a launch of a communicator at a rank. It runs after the communicator's earlier

@@ -217,9 +217,9 @@ ORIEL_DEVICE_FN bool joins_heavy_fences() {
 
 /// Light side of an asymmetric fence, for Dekker's pattern: one thread stores a, then loads b. The
 /// other stores b, then loads a. With fence_light() in one and fence_heavy() in the other, at least
-/// one load finds the other thread's store. Orders nothing else. The light side has no instruction,
-/// so the thread does not wait until its stores have left the processor. That takes up to 260 ns
-/// (docs/notes/cpu.md). Without membarrier(2), and for ThreadSanitizer, it is a whole fence.
+/// one load finds the other thread's store. Orders nothing else. The light side has no fence
+/// instruction, so the thread does not wait until its stores have left the processor. Without
+/// membarrier(2), and for ThreadSanitizer, it is a whole fence.
 ORIEL_DEVICE_FN void fence_light() {
 #if defined(__SANITIZE_THREAD__) || ORIEL_DEVICE_CODE
   fence_seq_cst();
