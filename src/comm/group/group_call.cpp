@@ -105,8 +105,7 @@ Status ThreadGroup::run(Transfers transfers) {
   try {
     outcome = run_transfers(*transfers.communicator, transfers.requests);
   } catch (const std::bad_alloc&) {
-    static_cast<void>(run_out_of_memory(*transfers.communicator));  // aborts it
-    throw;
+    outcome = run_out_of_memory(*transfers.communicator);
   }
   transfers.clear();
   // Keeps the memory of the list for the next group.
@@ -115,6 +114,7 @@ Status ThreadGroup::run(Transfers transfers) {
 }
 
 GroupJobs& ThreadGroup::all_jobs() {
+  jobs_.reserve(jobs_.size() + transfers_.requests.size());  // then all are moved, or none
   for (const PointToPointRequest& request : transfers_.requests) {
     jobs_.emplace_back(job_of(transfers_.entry, transfers_.communicator, request));
   }

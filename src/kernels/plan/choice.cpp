@@ -378,6 +378,7 @@ std::optional<Plan> choose_eager_plan(const ChoiceTable& table, const Overrides&
   const bool is_short = plan.algorithm == Algorithm::eager || plan.algorithm == Algorithm::one_shot;
   if (!is_forced && !is_short) return std::nullopt;
   plan.algorithm = Algorithm::eager;
+  limit_grid(plan, overrides, Backend::host, layout);
   if (!fits(plan, Backend::host, layout, DataType::u8, bytes)) return std::nullopt;
   return plan;
 }

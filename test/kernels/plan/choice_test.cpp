@@ -160,6 +160,8 @@ TEST_CASE("short blocks between CPU ranks are eager, as an all-reduce of as many
   CHECK(plan_of("eager", 2, 8192));
   CHECK_FALSE(plan_of("eager", 64, 8192));  // does not fit
   CHECK_FALSE(plan_of("stream", 2, 8));
+  const auto table = table_of("host 2 1024 eager 4 1 0 0 0\nhost 2 max stream 1 1 1024 3 2\n");
+  CHECK(choose_eager_plan(table, {}, layout_of(2), 8)->ctas == 1);
 }
 
 TEST_CASE("the areas of the scratch memory are disjoint") {
