@@ -55,10 +55,9 @@ bool streams_blocks(const WayFacts& facts) {
 
 /// Returns whether a short all-gather, all-to-all or reduce-scatter of CPU ranks is eager
 /// (eager.hpp).
-bool prefers_eager(const WayFacts& facts, AlgorithmChoice forced) {
+bool may_be_eager(const WayFacts& facts) {
   using kernels::Collective;
   if (!facts.on_host || !facts.one_team || facts.ranks < 2) return false;
-  if (forced != AlgorithmChoice::automatic && forced != AlgorithmChoice::eager) return false;
   return facts.collective == Collective::all_gather || facts.collective == Collective::all_to_all ||
          facts.collective == Collective::reduce_scatter;
 }
@@ -145,12 +144,11 @@ Status CallRunner::plan_for(const CollectiveRequest& request, CallPlan& plan) co
   const WayFacts facts{request.collective, request.count * size_of(request.type), size(), one_team,
                        on_host(),          forced == AlgorithmChoice::stream};
   std::optional<kernels::Plan> lines;
-  if (prefers_eager(facts, forced)) {
+  if (may_be_eager(facts)) {
     lines =
         kernels::choose_eager_plan(table_of(parts_), parts_.overrides, parts_.layout, facts.block);
-  } else if (prefers_lines(facts, forced)) {
-    lines = plan_in_lines(request);
   }
+  if (!lines && prefers_lines(facts, forced)) lines = plan_in_lines(request);
   if (lines) {
     plan.team = *lines;
     plan.team.ctas = std::max(plan.team.ctas, parts_.options.min_ctas);

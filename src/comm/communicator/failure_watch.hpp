@@ -77,7 +77,7 @@ class FailureWatch final : public Watched {
   struct Stall {
     StallWatch watch;
     int ticks_since_left = 0;  // ticks at which the awaited rank had left
-    int ticks_behind = 0;      // ticks at which the awaited rank was in a later call
+    int ticks_apart = 0;       // ticks at which the awaited rank was in another call
     bool elsewhere = false;    // another rank has reported a wait of its own
   };
   Stall stall_;

@@ -88,4 +88,20 @@ std::optional<Error> left_behind_by(const CommunicatorParts& parts, int rank) {
       .with_hint("make the same calls in the same order on both ranks");
 }
 
+std::optional<Error> held_by_transfer_of(const CommunicatorParts& parts, int rank) {
+  if (!parts.flight->activity().is_collective()) return std::nullopt;
+  const auto& members = parts.team_facts.members;
+  const auto at = std::find(members.begin(), members.end(), rank);
+  if (at == members.end()) return std::nullopt;
+  const int own_rank = parts.team_facts.world_rank;
+  const auto own = last_call(parts, parts.team_facts.index);
+  const auto there = activity_of(parts, static_cast<int>(at - members.begin()));
+  if (!own || !there || !there->is_transfer() || there->peer != own_rank) return std::nullopt;
+  return Error(ErrorCode::invalid_usage,
+               fmt::format("ranks {} and {} are in different calls: rank {} in {}, rank {} in {}",
+                           own_rank, rank, own_rank, text_of(own->call), rank, text_of(*there)))
+      .with_origin(rank)
+      .with_hint("make the same calls in the same order on both ranks");
+}
+
 }  // namespace oriel::comm

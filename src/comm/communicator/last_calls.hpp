@@ -29,4 +29,9 @@ std::optional<Error> different_calls(const CommunicatorParts& parts);
 /// Returns an error if `rank`, for which this rank has long waited, is already in a later call.
 std::optional<Error> left_behind_by(const CommunicatorParts& parts, int rank);
 
+/// Returns an error if this rank waits in a collective for `rank`, which is in a send to this rank
+/// or a receive from it. Certain if it lasts, because such a call moves what has been sent, and
+/// then only waits for this rank.
+std::optional<Error> held_by_transfer_of(const CommunicatorParts& parts, int rank);
+
 }  // namespace oriel::comm

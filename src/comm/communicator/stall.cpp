@@ -140,8 +140,9 @@ void FailureWatch::watch_others() {
 std::optional<Error> FailureWatch::hopeless_wait(int awaited_rank) {
   // Messages that a rank sent before it went on or left arrive long before three more ticks.
   constexpr int kTicksToArrive = 3;
-  auto behind = left_behind_by(parts_, awaited_rank);
-  if (behind && ++stall_.ticks_behind >= kTicksToArrive) return behind;
+  auto apart = left_behind_by(parts_, awaited_rank);
+  if (!apart) apart = held_by_transfer_of(parts_, awaited_rank);
+  if (apart && ++stall_.ticks_apart >= kTicksToArrive) return apart;
   if (!parts_.session->has_left(awaited_rank) || ++stall_.ticks_since_left < kTicksToArrive) {
     return std::nullopt;
   }
@@ -171,7 +172,7 @@ void FailureWatch::watch_stall(TimePoint now) {
   const std::uint64_t since = __atomic_load_n(&record.since_ns, __ATOMIC_RELAXED);
   if (!stall_.watch.goes_on(since, now, std::chrono::nanoseconds(device::kStallReportNs))) {
     stall_.ticks_since_left = 0;
-    stall_.ticks_behind = 0;
+    stall_.ticks_apart = 0;
     inquiry_.forget();
     return;
   }

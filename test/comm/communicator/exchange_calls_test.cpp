@@ -131,6 +131,33 @@ TEST_CASE("ranks that name different roots get an error that says so", "[req:5.8
   }));
 }
 
+TEST_CASE("a collective and a receive that wait for each other get an error that names both",
+          "[req:1.38][req:5.22]") {
+  const Environment bounded(Variables{{"ORIEL_COLLECTIVE_TIMEOUT", "60s"}});
+  const LaunchMode launch_mode = GENERATE(LaunchMode::processes, LaunchMode::threads);
+  INFO(name_of(launch_mode));
+  check_all_ok(run_ranks(launch_mode, 2, [](TestRanks& test_ranks) {
+    for (const bool gathers : {true, false}) {
+      auto comms = test_ranks.init();
+      std::vector<float> data(4);
+      ncclResult_t done = ncclSuccess;
+      if (test_ranks.first() == 1) {
+        done = ncclRecv(data.data(), 2, ncclFloat, 0, comms[0], nullptr);
+      } else if (gathers) {
+        done = ncclAllGather(data.data(), data.data(), 2, ncclFloat, comms[0], nullptr);
+      } else {
+        done = ncclAllReduce(data.data(), data.data(), 2, ncclFloat, ncclSum, comms[0], nullptr);
+      }
+      const std::string in =
+          gathers ? "an all-gather of 2 x f32" : "an all-reduce (sum) of 2 x f32";
+      expect_error(done, ncclInvalidUsage, "the call",
+                   {"ranks 0 and 1 are in different calls", in, "rank 1 in a receive from rank 0"});
+      test_ranks.barrier();
+      test_ranks.destroy(comms);
+    }
+  }));
+}
+
 namespace {
 
 /// Broadcasts from each rank in turn, and checks the received data.
