@@ -180,7 +180,7 @@ typedef struct ncclSimInfo_v22200 {
   size_t size;           ///< the initializer sets this and the next two; do not change them
   unsigned int magic;    ///< marks the structure as initialised
   unsigned int version;  ///< version of the header with which the program was built
-  float estimatedTime;   ///< time of the group's collectives; Oriel stores NCCL_UNDEF_FLOAT
+  float estimatedTime;   ///< microseconds of the group's calls; see ncclGroupSimulateEnd
 } ncclSimInfo_t;
 
 /// Initial value of an ncclSimInfo_t: the time is unknown.
@@ -582,10 +582,11 @@ ncclResult_t ncclGroupEnd(void);
 ncclResult_t pncclGroupEnd(void);
 
 /// Closes a group without effect. The outermost call discards the recorded calls, sets the handles
-/// of starts in the group to null, and fills `simInfo`. Oriel has no time model, so `estimatedTime`
-/// becomes NCCL_UNDEF_FLOAT. If a call in the group was refused, returns its error, as ncclGroupEnd
-/// does. If `simInfo` was not initialised, returns ncclInvalidArgument. Both close the group. An
-/// inner call closes its level and leaves `simInfo` unchanged. Local; returns at once.
+/// of starts in the group to null, and fills `simInfo`. `estimatedTime` becomes the calls' expected
+/// microseconds, by formulas fitted to a few machines, or NCCL_UNDEF_FLOAT if there are no calls.
+/// If a call in the group was refused, returns its error, as ncclGroupEnd does. If `simInfo` was
+/// not initialised, returns ncclInvalidArgument. Both close the group. An inner call closes its
+/// level and leaves `simInfo` unchanged. Local; returns at once.
 ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t* simInfo);
 ncclResult_t pncclGroupSimulateEnd(ncclSimInfo_t* simInfo);
 

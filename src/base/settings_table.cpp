@@ -188,9 +188,11 @@ const std::array kRows = {
         kMemory},
     Row{"ORIEL_SCRATCH_SIZE", nullptr,
         BytesKind{&Settings::scratch_size_bytes, kMiB, 64 * kMiB, 4096},
-        "Most memory that a communicator sets aside for packets and unregistered buffers, beside "
-        "its channels. GPUs of one node use 192 KiB for each CTA and rank, for at least 32 CTAs "
-        "and 4 ranks. GPUs of several nodes use twice the setting.",
+        "Most memory that a communicator sets aside for packets and unregistered buffers. GPUs of "
+        "one node use 192 KiB for each CTA and rank, for at least 32 CTAs and 4 ranks. GPUs of "
+        "several nodes use twice the setting. Channels of GPUs take a third of the setting in "
+        "addition, at most 21 MiB. Programs with many communicators may save memory here, at the "
+        "cost of bandwidth.",
         kMemory},
     Row{"ORIEL_ALGORITHM", nullptr, choice<&Settings::algorithm>(kAlgorithms),
         "Forces one algorithm for every collective that has it; auto lets the table choose, and "

@@ -1,5 +1,7 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -8,7 +10,8 @@
 
 #include "gpu/gpu_ranks.hpp"
 
-/// Tests communicators that are made from some ranks of another communicator, on GPUs.
+/// Tests communicators that are made from some ranks of another communicator, on GPUs, and the
+/// memory that many of them take.
 namespace oriel::test {
 namespace {
 
@@ -63,6 +66,42 @@ TEST_CASE("a split of GPU ranks sums on the parent's device and outlives the par
     test_ranks.barrier();
     require(ncclCommDestroy(pair), "ncclCommDestroy");
     if (is_in) require(ncclCommDestroy(reversed), "ncclCommDestroy");
+  }));
+}
+
+/// Returns the free memory of this thread's GPU.
+std::size_t free_bytes() {
+  std::size_t free = 0, total = 0;
+  require_cuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  return free;
+}
+
+TEST_CASE("20 communicators of 4 ranks take at most 160 MiB with a scratch size of 6 MiB",
+          "[req:5.12]") {
+  const int ranks = 4;
+  const Environment environment(Variables{{"ORIEL_SCRATCH_SIZE", "6M"}});
+  check_all_ok(run_ranks(natural_cast(ranks), ranks, [](TestRanks& test_ranks) {
+    const int rank = test_ranks.first();
+    const int sharers = (ranks + gpus() - 1) / gpus();
+    RankGpu gpu(rank);
+    auto* const data = reinterpret_cast<float*>(gpu.allocate(std::size_t{2} << 20, true));
+    std::vector<ncclComm_t> comms{init_rank(test_ranks, gpu)};
+    require_sum(test_ranks, gpu, comms.front(), data, {0, 1, 2, 3});  // loads all kernels
+    test_ranks.barrier();
+    const std::size_t before = free_bytes();
+    test_ranks.barrier();
+    for (int i = 1; i <= 20; ++i) {
+      comms.emplace_back();
+      require(ncclCommSplit(comms.front(), 0, rank, &comms.back(), nullptr), "ncclCommSplit");
+    }
+    for (ncclComm_t comm : comms) require_sum(test_ranks, gpu, comm, data, {0, 1, 2, 3});
+    test_ranks.barrier();
+    const std::size_t taken = (before - free_bytes()) / static_cast<std::size_t>(sharers);
+    test_ranks.barrier();
+    require(taken <= std::size_t{160} << 20,
+            fmt::format("20 communicators take {} KiB for each rank", taken >> 10));
+    if (rank == 0) std::printf("20 communicators take %zu MiB for each rank\n", taken >> 20);
+    for (ncclComm_t comm : comms) require(ncclCommDestroy(comm), "ncclCommDestroy");
   }));
 }
 

@@ -255,10 +255,11 @@ Status check_sim_info(const ncclSimInfo_t* info) {
 
 Status simulate_group_end(ncclSimInfo_t* info) {
   ThreadGroup& group = ThreadGroup::current();
-  ORIEL_CHECK(group.drop());
+  std::optional<double> estimate;
+  ORIEL_CHECK(group.simulate_end(estimate));
   if (group.open()) return {};
   ORIEL_CHECK(check_sim_info(info));
-  info->estimatedTime = NCCL_UNDEF_FLOAT;
+  info->estimatedTime = estimate ? static_cast<float>(*estimate) : NCCL_UNDEF_FLOAT;
   return {};
 }
 

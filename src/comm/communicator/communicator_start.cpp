@@ -285,7 +285,8 @@ Status CommunicatorStart::lay_out_scratch(int max_ctas) {
             kernels::make_hierarchy_layout(size(), parts_.layout.total_bytes, among_teams));
   parts_.layout.total_bytes += among_teams;
   parts_.exchanges.emplace(parts_.backend, parts_.topology.teams.members, rank());
-  parts_.exchanges->lay_out(max_ctas, parts_.layout.total_bytes);
+  parts_.exchanges->lay_out(max_ctas, parts_.layout.total_bytes,
+                            parts_.settings->scratch_size_bytes);
   parts_.layout.total_bytes += parts_.exchanges->scratch_bytes();
   return {};
 }

@@ -14,6 +14,8 @@ namespace oriel::comm {
 namespace {
 
 constexpr std::uint64_t kGpuChannelBytes = 21 << 20;
+/// Part of ORIEL_SCRATCH_SIZE that channels of GPUs take in addition, up to kGpuChannelBytes.
+constexpr std::uint64_t kGpuChannelPart = 3;
 constexpr std::uint64_t kHostChannelBytes = 2 << 20;
 constexpr std::uint64_t kGpuFarChannelBytes = 8 << 20;
 constexpr std::uint64_t kHostFarChannelBytes = 4 << 20;
@@ -39,9 +41,11 @@ ExchangePlanner::ExchangePlanner(kernels::Backend backend, std::vector<std::vect
   facts_.memory.rank = facts_.index_of(rank);
 }
 
-void ExchangePlanner::lay_out(int max_ctas, std::uint64_t offset) {
+void ExchangePlanner::lay_out(int max_ctas, std::uint64_t offset, std::uint64_t scratch_size) {
   const int ctas = std::min(kMostChannelCtas, max_ctas);
-  const std::uint64_t budget = on_host() ? kHostChannelBytes : kGpuChannelBytes;
+  const std::uint64_t gpu_budget =
+      std::min(kGpuChannelBytes, round_down(scratch_size / kGpuChannelPart, 4096));
+  const std::uint64_t budget = on_host() ? kHostChannelBytes : gpu_budget;
   facts_.most_ctas = on_host() ? 0 : ctas;
   std::uint64_t far_bytes = 0;
   if (!one_team()) {

@@ -39,8 +39,9 @@ class ExchangePlanner {
   /// `teams` are all LSA teams; one of them contains `rank`.
   ExchangePlanner(kernels::Backend backend, std::vector<std::vector<int>> teams, int rank);
 
-  /// Lays out the channels, whose part of the scratch memory begins at `offset`.
-  void lay_out(int max_ctas, std::uint64_t offset);
+  /// Lays out the channels, whose part of the scratch memory begins at `offset`. `scratch_size`
+  /// (ORIEL_SCRATCH_SIZE) limits the channels of GPUs.
+  void lay_out(int max_ctas, std::uint64_t offset, std::uint64_t scratch_size);
   /// Returns the layouts of all channels, for the code that initializes their memory.
   std::vector<kernels::ChannelLayout> channels() const;
   /// Returns the size of the channels' part. It is at least the budget, so that teams of different

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/communicator/rank_communicator.hpp"
 
+#include <algorithm>
 #include <new>
 #include <string>
 #include <utility>
@@ -23,6 +24,11 @@ namespace {
 bool asks_for_fabric(const Settings& settings) {
   const bool is_asked_for = settings.wire == WireChoice::fabric || !settings.paths.empty();
   return is_asked_for && settings.nic == NicKind::soft;
+}
+
+/// Returns a bandwidth class in GB/s, and `otherwise` if it is not known.
+double gb_per_s_of(std::uint8_t bandwidth_class, double otherwise) {
+  return bandwidth_class == 0 ? otherwise : topo::middle_gbps(bandwidth_class) / 8;
 }
 
 }  // namespace
@@ -124,6 +130,22 @@ Status Communicator::finalize() {
   parts_.has_finalized = true;
   parts_.session->leave();
   return {};
+}
+
+kernels::DurationFacts Communicator::duration_facts() const {
+  const Topology& topology = parts_.topology;
+  kernels::DurationFacts facts{.backend = parts_.backend,
+                               .ranks = size(),
+                               .teams = static_cast<int>(topology.teams.members.size())};
+  if (on_host(parts_)) return facts;
+  constexpr double kPciGbPerS = 20;  // where no class is known
+  std::uint8_t slowest = topo::kBandwidthClassMost;
+  for (const topo::RankInfo& info : topology.infos) {
+    const bool has_links = info.links_class != 0 && !info.keeps_apart;
+    slowest = std::min(slowest, has_links ? info.links_class : info.host_class);
+  }
+  facts.team_gb_per_s = gb_per_s_of(slowest, kPciGbPerS);
+  return facts;
 }
 
 Task<Result<std::vector<void*>>> Communicator::register_batch(

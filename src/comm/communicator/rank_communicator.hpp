@@ -14,6 +14,7 @@
 #include "comm/communicator/communicator_parts.hpp"
 #include "comm/communicator/device_comm_memory.hpp"
 #include "comm/communicator/failure_watch.hpp"
+#include "kernels/plan/duration.hpp"
 
 namespace oriel::test {
 class NetworkInside;
@@ -81,6 +82,9 @@ class Communicator final : public std::enable_shared_from_this<Communicator> {
   /// them may not. After a timeout keep the object, because kernels may still use its memory.
   Status drain();
   Executor& executor() { return *parts_.executor; }
+
+  /// Returns what the duration of calls depends on.
+  kernels::DurationFacts duration_facts() const;
 
   std::optional<Error> async_error() const { return failure_.error(); }
   /// Checks for a failure without waiting for the monitor's next tick.

@@ -15,6 +15,7 @@
 #include "base/thread_object.hpp"
 #include "base/try.hpp"
 #include "comm/group/call_jobs.hpp"
+#include "comm/group/group_duration.hpp"
 #include "comm/group/group_jobs.hpp"
 
 namespace oriel::comm {
@@ -71,10 +72,11 @@ void ThreadGroup::clear() {
   error_.reset();
 }
 
-Status ThreadGroup::drop() {
+Status ThreadGroup::simulate_end(std::optional<double>& estimate) {
   ORIEL_CHECK(close_level("ncclGroupSimulateEnd"));
   if (open()) return {};
   const auto refused = error_;
+  if (!refused) estimate = estimate_group_us(all_jobs());
   clear();
   return refused ? Status(*refused) : Status();
 }

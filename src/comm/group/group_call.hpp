@@ -33,8 +33,8 @@ class ThreadGroup {
   /// background.
   Status end(bool& in_progress);
   /// Ends one level like end(), but the outermost level drops its requests and informs no other
-  /// rank.
-  Status drop();
+  /// rank. Sets `estimate` to the calls' estimate_group_us().
+  Status simulate_end(std::optional<double>& estimate);
   bool open() const { return depth_ > 0; }
 
   /// Records a request inside a group, or runs it at once outside a group.

@@ -30,6 +30,10 @@ constexpr std::uint8_t bandwidth_class(double gbps) {
       std::bit_width(static_cast<std::uint32_t>(gbps < kMost ? gbps : kMost)));
 }
 inline constexpr std::uint8_t kBandwidthClassMost = 31;
+/// Returns the middle of a class other than 0, in Gbit/s.
+constexpr double middle_gbps(std::uint8_t bandwidth_class) {
+  return 1.5 * static_cast<double>(std::uint64_t{1} << (bandwidth_class - 1));
+}
 
 /// Returns text such as "NVLink, 2 hops, from 2048 Gbit/s".
 std::string text_of(const PathFacts& path);

@@ -238,7 +238,7 @@ TEST_CASE("a simulated group has no effect, its id starts a communicator afterwa
     ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
     info.estimatedTime = 7;
     require(ncclGroupSimulateEnd(&info), "ncclGroupSimulateEnd");
-    require(info.estimatedTime == NCCL_UNDEF_FLOAT, "the time is not known");
+    require(info.estimatedTime > 0 && info.estimatedTime < 1000, "the time of the sums");
     for (std::size_t i = 0; i < comms.size(); ++i) {
       require(more[i] == nullptr && window == nullptr && data[i] == 1.0f, "no effect");
     }
@@ -250,6 +250,51 @@ TEST_CASE("a simulated group has no effect, its id starts a communicator afterwa
     test_ranks.destroy(more);
     test_ranks.destroy(comms);
   });
+}
+
+/// Returns the estimate for a group of the calls that `note` notes.
+template <class Note>
+float estimate_of(const Note& note) {
+  ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
+  require(ncclGroupStart(), "ncclGroupStart");
+  note();
+  require(ncclGroupSimulateEnd(&info), "ncclGroupSimulateEnd");
+  return info.estimatedTime;
+}
+
+TEST_CASE("a simulated group adds the calls of a communicator, but not of several", "[req:5.16]") {
+  check_all_ok(run_ranks(LaunchMode::processes, 2, [](TestRanks& test_ranks) {
+    const ncclComm_t comm = test_ranks.init()[0], other = test_ranks.init()[0];
+    std::vector<float> data(std::size_t{1} << 20);
+    const int peer = 1 - test_ranks.first();
+    const auto send = [&](std::size_t count) {
+      require(ncclSend(data.data(), count, ncclFloat, peer, comm, nullptr), "noted");
+    };
+    const auto add = [&](std::size_t count, ncclComm_t on) {
+      require(sum(data.data(), count, on), "noted");
+    };
+    require(estimate_of([] {}) == NCCL_UNDEF_FLOAT, "a group without calls");
+    const float short_sum = estimate_of([&] { add(1, comm); });
+    const float long_sum = estimate_of([&] { add(data.size(), comm); });
+    require(short_sum > 0 && long_sum > 10 * short_sum, "a long call takes longer");
+    const float both = estimate_of([&] {
+      add(1, comm);
+      add(data.size(), comm);
+    });
+    require(both > long_sum && both < long_sum + 2 * short_sum, "calls of one communicator");
+    const float apart = estimate_of([&] {
+      add(1, other);
+      add(data.size(), comm);
+    });
+    require(apart == long_sum, "calls of two communicators");
+    const float sends = estimate_of([&] {
+      send(data.size() / 2);
+      send(data.size() / 2);
+    });
+    require(sends == estimate_of([&] { send(data.size()); }), "sends are one exchange");
+    require(ncclCommDestroy(comm), "ncclCommDestroy");
+    require(ncclCommDestroy(other), "ncclCommDestroy");
+  }));
 }
 
 TEST_CASE("a simulated group inside another only counts, the outer one runs what both have noted",

@@ -29,7 +29,7 @@ class PlannedRank {
  public:
   PlannedRank(window::WindowRank& rank, std::byte* scratch, bool uses_copy_engines)
       : planner_(kernels::Backend::cuda, {{0, 1}}, rank.rank()) {
-    planner_.lay_out(32, 4096);
+    planner_.lay_out(32, 4096, 64 << 20);
     kernels::ExchangeMemory memory;
     memory.scratch = scratch;
     memory.flat_base = rank.space().base();
@@ -147,6 +147,23 @@ TEST_CASE(
     "calls go by copy engines where all ranks ask for it, long blocks lie in symmetric windows",
     "[req:5.9]") {
   window::check_ranks({{2}}, {}, check_choice);
+}
+
+TEST_CASE("channels of GPUs take a third of the scratch size, at most 21 MiB", "[req:5.12]") {
+  constexpr std::uint64_t kMib = 1 << 20;
+  for (const int ranks : {2, 4, 8}) {
+    std::vector<int> team;
+    for (int rank = 0; rank < ranks; ++rank) team.push_back(rank);
+    ExchangePlanner planner(kernels::Backend::cuda, {team}, 0);
+    planner.lay_out(32, 4096, 64 * kMib);
+    CHECK(planner.scratch_bytes() == 21 * kMib);
+    planner.lay_out(32, 4096, 12 * kMib);
+    CHECK(planner.scratch_bytes() == 4 * kMib);
+    CHECK(planner.channels().front().total_bytes <= 4 * kMib);
+    // Packets and one small slot for each channel need some memory at any setting.
+    planner.lay_out(32, 4096, kMib);
+    CHECK(planner.scratch_bytes() <= 3 * kMib);
+  }
 }
 
 TEST_CASE("copies of a call stand between its barriers, and read the peers' windows", "[req:5.9]") {
