@@ -191,7 +191,7 @@ const std::array kRows = {
         "Most memory that a communicator sets aside for packets and unregistered buffers. GPUs of "
         "one node use 192 KiB for each CTA and rank, for at least 32 CTAs and 4 ranks. GPUs of "
         "several nodes use twice the setting. Channels of GPUs take a third of the setting in "
-        "addition, at most 21 MiB. Programs with many communicators may save memory here, at the "
+        "addition, 4.5 to 21 MiB. Programs with many communicators may save memory here, at the "
         "cost of bandwidth.",
         kMemory},
     Row{"ORIEL_ALGORITHM", nullptr, choice<&Settings::algorithm>(kAlgorithms),

@@ -238,13 +238,12 @@ Status CallRunner::check(const PointToPointRequest& request) const {
   return is_near || !parts_.no_network ? Status() : Status(*parts_.no_network);
 }
 
-Result<const PointToPointPlan*> CallRunner::plan_for(
-    std::span<const PointToPointRequest> requests) {
+Result<PointToPointPlan*> CallRunner::plan_for(std::span<const PointToPointRequest> requests) {
   ORIEL_CHECK(failure_.check_usable());
   return parts_.exchanges->plan(requests);
 }
 
-Status CallRunner::run(const PointToPointPlan& plan) {
+Status CallRunner::run(PointToPointPlan& plan) {
   if (on_host() || plan.is_empty()) parts_.flight->enter(plan.requests);
   if (plan.is_empty()) return end_call({});
   Status run = parts_.executor->run_exchange(parts_.exchanges->call_of(plan));

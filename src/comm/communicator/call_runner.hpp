@@ -53,8 +53,8 @@ class CallRunner {
   Status check(const PointToPointRequest& request) const;
   /// Plans the sends and receives of a group, which run as one exchange. check() has accepted each.
   /// The plan refers to `requests` and is valid until the next call.
-  Result<const PointToPointPlan*> plan_for(std::span<const PointToPointRequest> requests);
-  Status run(const PointToPointPlan& plan);
+  Result<PointToPointPlan*> plan_for(std::span<const PointToPointRequest> requests);
+  Status run(PointToPointPlan& plan);
 
   /// Returns the view of the scratch memory for the algorithms among LSA teams.
   device::CommView scratch_view() const;

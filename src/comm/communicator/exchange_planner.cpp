@@ -13,9 +13,10 @@
 namespace oriel::comm {
 namespace {
 
-constexpr std::uint64_t kGpuChannelBytes = 21 << 20;
-/// Part of ORIEL_SCRATCH_SIZE that channels of GPUs take in addition, up to kGpuChannelBytes.
+/// Channels of GPUs take a part of ORIEL_SCRATCH_SIZE in addition, within these limits.
 constexpr std::uint64_t kGpuChannelPart = 3;
+constexpr std::uint64_t kLeastGpuChannelBytes = 9 << 19;
+constexpr std::uint64_t kGpuChannelBytes = 21 << 20;
 constexpr std::uint64_t kHostChannelBytes = 2 << 20;
 constexpr std::uint64_t kGpuFarChannelBytes = 8 << 20;
 constexpr std::uint64_t kHostFarChannelBytes = 4 << 20;
@@ -43,8 +44,8 @@ ExchangePlanner::ExchangePlanner(kernels::Backend backend, std::vector<std::vect
 
 void ExchangePlanner::lay_out(int max_ctas, std::uint64_t offset, std::uint64_t scratch_size) {
   const int ctas = std::min(kMostChannelCtas, max_ctas);
-  const std::uint64_t gpu_budget =
-      std::min(kGpuChannelBytes, round_down(scratch_size / kGpuChannelPart, 4096));
+  const std::uint64_t gpu_budget = std::clamp(round_down(scratch_size / kGpuChannelPart, 4096),
+                                              kLeastGpuChannelBytes, kGpuChannelBytes);
   const std::uint64_t budget = on_host() ? kHostChannelBytes : gpu_budget;
   facts_.most_ctas = on_host() ? 0 : ctas;
   std::uint64_t far_bytes = 0;
@@ -84,6 +85,7 @@ void ExchangePlanner::begin(kernels::ExchangeMemory memory, const window::Window
   memory.far_channels = known.far_channels;
   facts_.memory = memory;
   call_.launches = {};  // the launches refer to the previous memory
+  call_.facts = &facts_;
 }
 
 void ExchangePlanner::reach_output(kernels::RankCollective& call) const {
@@ -125,13 +127,14 @@ ExchangeCall& ExchangePlanner::call_of(const CollectiveRequest& request) {
   reach_output(collective);
   call_.launches.clear();
   call_.copies.clear();
+  call_.short_exchange = nullptr;
   if (!one_team() && request.collective == kernels::Collective::broadcast) {
     for (const auto& part : kernels::broadcast_among_teams(collective, teams_)) {
       kernels::plan_exchange(part, facts_, call_.launches);
     }
   } else {
     kernels::set_exchange(exchange_, collective);
-    kernels::plan_exchange(exchange_, facts_, call_.launches);
+    plan_launches(exchange_);
   }
   finish_call(request);
   return call_;
@@ -177,8 +180,7 @@ void ExchangePlanner::finish_call(const CollectiveRequest& request) {
   }
 }
 
-Result<const PointToPointPlan*> ExchangePlanner::plan(
-    std::span<const PointToPointRequest> requests) {
+Result<PointToPointPlan*> ExchangePlanner::plan(std::span<const PointToPointRequest> requests) {
   messages_.clear();
   for (const PointToPointRequest& request : requests) {
     const std::uint64_t bytes = request.count * size_of(request.type);
@@ -192,10 +194,19 @@ Result<const PointToPointPlan*> ExchangePlanner::plan(
   return &plan_;
 }
 
-ExchangeCall& ExchangePlanner::call_of(const PointToPointPlan& plan) {
+void ExchangePlanner::plan_launches(kernels::Exchange& exchange) {
+  if (kernels::is_short(exchange, facts_)) {
+    call_.short_exchange = &exchange;
+  } else {
+    kernels::plan_exchange(exchange, facts_, call_.launches);
+  }
+}
+
+ExchangeCall& ExchangePlanner::call_of(PointToPointPlan& plan) {
   call_.launches.clear();
   call_.copies.clear();
-  kernels::plan_exchange(plan.exchange, facts_, call_.launches);
+  call_.short_exchange = nullptr;
+  plan_launches(plan.exchange);
   call_.stream = plan.stream;
   call_.record = nullptr;
   for (kernels::ExchangeArguments& launch : call_.launches) {

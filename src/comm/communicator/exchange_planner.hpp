@@ -72,12 +72,14 @@ class ExchangePlanner {
   /// Plans sends and receives. Sends to this rank are paired with receives from this rank: returns
   /// invalid_usage if they do not match. The plan refers to `requests` and is valid until the next
   /// call.
-  Result<const PointToPointPlan*> plan(std::span<const PointToPointRequest> requests);
-  ExchangeCall& call_of(const PointToPointPlan& plan);
+  Result<PointToPointPlan*> plan(std::span<const PointToPointRequest> requests);
+  ExchangeCall& call_of(PointToPointPlan& plan);
 
  private:
   bool on_host() const { return backend_ == kernels::Backend::host; }
   bool one_team() const { return teams_.size() == 1; }
+  /// Appends the launches of an exchange to call_. A short exchange of CPU ranks gets none yet.
+  void plan_launches(kernels::Exchange& exchange);
   /// Returns the collective with this rank's buffers as the user passed them.
   kernels::RankCollective collective_of(const CollectiveRequest& request) const;
   /// Sets the fields that all launches of call_ share, and selects the launch that exchanges

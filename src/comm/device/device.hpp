@@ -57,6 +57,10 @@ struct ExchangeCall {
   bool copies_own_block = false;  ///< the last copy reads this GPU's own memory
   std::size_t launches_before_copies = 0;
   void* stream = nullptr;
+  /// CPU ranks: an exchange of short messages that has no launches yet, and its facts. Launches are
+  /// planned for the part that cannot move at once.
+  kernels::Exchange* short_exchange = nullptr;
+  const kernels::ExchangeFacts* facts = nullptr;
   /// CPU ranks: the record in which the collective is counted, and its description. `record` is
   /// null for sends and receives.
   kernels::CallRecord* record = nullptr;

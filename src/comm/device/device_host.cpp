@@ -1,5 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -39,12 +40,15 @@ class HostNoticeMemory final : public NoticeMemory {
 /// Records a collective and puts its number into the signatures of its messages.
 void number_messages(ExchangeCall& call) {
   const std::uint64_t number = kernels::record_call(*call.record, call.collective);
+  const auto add_number = [number](kernels::Message& message) {
+    message.signature = kernels::numbered_signature(message.signature, number);
+  };
   for (kernels::ExchangeArguments& launch : call.launches) {
-    for (std::int32_t i = 0; i < launch.messages; ++i) {
-      std::uint32_t& signature = launch.message[static_cast<std::size_t>(i)].signature;
-      signature = kernels::numbered_signature(signature, number);
-    }
+    std::for_each(launch.message, launch.message + launch.messages, add_number);
   }
+  if (call.short_exchange == nullptr) return;
+  for (kernels::Message& message : call.short_exchange->sends) add_number(message);
+  for (kernels::Message& message : call.short_exchange->receives) add_number(message);
 }
 
 /// Lets one thread at a time run calls of a communicator, which share its scratch memory. Takes one
@@ -92,6 +96,10 @@ class HostExecutor final : public Executor {
   Status run_exchange(ExchangeCall& call) override {
     const std::lock_guard lock(call_lock_);
     if (call.record != nullptr) number_messages(call);
+    if (call.short_exchange != nullptr) {
+      if (kernels::run_short_exchange_on_host(*call.short_exchange, *call.facts)) return {};
+      kernels::plan_exchange(*call.short_exchange, *call.facts, call.launches);
+    }
     for (const kernels::ExchangeArguments& launch : call.launches) {
       if (kernels::run_exchange_on_host(launch)) continue;
       return Error(ErrorCode::internal,

@@ -47,7 +47,7 @@ struct CommunicatorCalls {
   List<PlannedCollective> collectives;
   List<PointToPointRequest> transfers;
   JobState* first_transfer = nullptr;
-  const PointToPointPlan* exchange = nullptr;
+  PointToPointPlan* exchange = nullptr;
 
   bool on_host() const { return communicator->device().backend() == kernels::Backend::host; }
   std::vector<void*> all_streams() const { return {streams.begin(), streams.end()}; }
@@ -249,7 +249,7 @@ void run_calls(GroupJobs& jobs) {
 }
 
 Status run_transfers(Communicator& communicator, std::span<const PointToPointRequest> requests) {
-  ORIEL_TRY(const PointToPointPlan* const plan, communicator.calls().plan_for(requests));
+  ORIEL_TRY(PointToPointPlan* const plan, communicator.calls().plan_for(requests));
   return communicator.calls().run(*plan);
 }
 

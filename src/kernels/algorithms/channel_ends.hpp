@@ -44,37 +44,34 @@ inline constexpr std::uint64_t kAsks = std::uint64_t{1} << 63;
 /// Computes addresses of the channels inside a team, by arithmetic alone.
 class ChannelPlaces {
  public:
-  ORIEL_DEVICE_FN explicit ChannelPlaces(const ExchangeArguments& arguments)
-      : arguments_(arguments) {}
+  ORIEL_DEVICE_FN explicit ChannelPlaces(const ExchangeMemory& memory) : memory_(memory) {}
 
   ORIEL_DEVICE_FN std::byte* at(std::int32_t rank, std::uint64_t offset) const {
-    return device::advance_4g(arguments_.scratch + offset,
-                              arguments_.stride_4g * static_cast<std::uint32_t>(rank));
+    return device::advance_4g(memory_.scratch + offset,
+                              memory_.stride_4g * static_cast<std::uint32_t>(rank));
   }
-  ORIEL_DEVICE_FN std::byte* here(std::uint64_t offset) const {
-    return at(arguments_.rank, offset);
-  }
+  ORIEL_DEVICE_FN std::byte* here(std::uint64_t offset) const { return at(memory_.rank, offset); }
   /// Returns the address of `offset` in `rank`'s slot of the flat space.
   ORIEL_DEVICE_FN std::byte* flat(std::int32_t rank, std::uint64_t offset) const {
-    return device::advance_4g(arguments_.flat_base + offset,
-                              arguments_.stride_4g * static_cast<std::uint32_t>(rank));
+    return device::advance_4g(memory_.flat_base + offset,
+                              memory_.stride_4g * static_cast<std::uint32_t>(rank));
   }
   /// Returns the offset of `place` in this rank's slot; kNoOffset outside the slot.
   ORIEL_DEVICE_FN std::uint64_t offset_here(const std::byte* place) const {
     const auto offset =
         static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(place) -
-                                   reinterpret_cast<std::uintptr_t>(flat(arguments_.rank, 0)));
-    return offset < std::uint64_t{arguments_.stride_4g} << 32 ? offset : kNoOffset;
+                                   reinterpret_cast<std::uintptr_t>(flat(memory_.rank, 0)));
+    return offset < std::uint64_t{memory_.stride_4g} << 32 ? offset : kNoOffset;
   }
   /// Rings the doorbell of `rank` on a CPU, in case the rank sleeps. Does nothing on a GPU.
   ORIEL_DEVICE_FN void wake([[maybe_unused]] std::int32_t rank) const {
 #if !ORIEL_DEVICE_CODE
-    device::ring(*reinterpret_cast<device::Doorbell*>(at(rank, arguments_.doorbell)));
+    device::ring(*reinterpret_cast<device::Doorbell*>(at(rank, memory_.doorbell)));
 #endif
   }
 
  private:
-  const ExchangeArguments& arguments_;
+  const ExchangeMemory& memory_;
 };
 
 /// Offsets of one pair of channels between this rank and a peer. Ranks are indices in the team,

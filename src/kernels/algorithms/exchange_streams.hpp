@@ -211,7 +211,8 @@ class ReceiveStream {
     packets_returned_ = device::Memory::load<device::Order::weak>(&counters->packets_returned);
     // Needs no release on a GPU: the previous kernel has ended, and its loads with it.
     constexpr auto kOrder = ORIEL_DEVICE_CODE ? device::Order::relaxed : device::Order::release;
-    if (cursor_.in_packets() && packets_received_ != packets_returned_)
+    const std::uint64_t least = ORIEL_DEVICE_CODE ? 1 : packets_owed();
+    if (cursor_.in_packets() && packets_received_ - packets_returned_ >= least)
       return_packet_credit<kOrder>();
     offer_place();
   }
@@ -258,13 +259,16 @@ class ReceiveStream {
   }
 
  private:
-  /// Packet slots whose credit is returned together, except at the beginning of a launch.
-  static constexpr std::uint64_t kPacketsOwed = 2;
   /// Polls of a slot between two checks whether the sender has sent packets instead.
   static constexpr std::uint32_t kPollsPerPacketCheck = 64;
   /// Timeout of the wait for an abort after a failed read, before the failure is reported.
   static constexpr std::uint64_t kTimeoutNs = 1'500'000'000;
 
+  /// Returns the number of packet slots whose credit is returned together. At the beginning of a
+  /// launch, where it needs no fence, a GPU returns all that it owes.
+  ORIEL_DEVICE_FN std::uint64_t packets_owed() const {
+    return ORIEL_DEVICE_CODE ? 2 : channel_.layout().packet_depth / 2;
+  }
   /// Returns whether `word` is a ready word of the next slot.
   ORIEL_DEVICE_FN bool is_next(std::uint64_t word) const {
     return word >> kSignatureBits == received_ + 1;
@@ -317,7 +321,7 @@ class ReceiveStream {
   ORIEL_DEVICE_FN void prepare() {
     offer_place();
     if (!cursor_.in_packets()) return;
-    if (packets_received_ - packets_returned_ >= kPacketsOwed) {
+    if (packets_received_ - packets_returned_ >= packets_owed()) {
       return_packet_credit<device::Order::release>();
     }
   }

@@ -16,7 +16,6 @@ constexpr std::uint64_t kSlotQuantum = 128;
 
 /// Memory of a packet with 8 bytes of data. A slot has one more packet, for its header.
 constexpr std::uint64_t kPacketBytes = 16;
-constexpr std::uint32_t kPacketDepth = 4;
 
 /// Shape of a channel's packets. Packets take twice the bytes of their data, but need neither a
 /// fence nor a separate flag.
@@ -24,6 +23,7 @@ struct PacketShape {
   std::uint32_t bytes = 0;       ///< data bytes of a slot, a multiple of 128; 0: no packets
   std::uint32_t most_bytes = 0;  ///< largest part of a message on one channel
   std::uint32_t least_channel_bytes = 1;  ///< see ChannelShape
+  std::uint32_t depth = 1;                ///< slots, a power of two
 };
 
 /// Sizes that suit a backend. A warp moves 4 KiB with one batch of loads. A CPU thread copies slots
@@ -37,8 +37,9 @@ struct ChannelShape {
   PacketShape packets;
 };
 constexpr std::uint64_t kNever = ~std::uint64_t{0};
-constexpr ChannelShape kGpuShape = {2, 1, 32 << 10, 4 << 10, 64 << 10, {2 << 10, 4 << 10, 1 << 10}};
-constexpr ChannelShape kHostShape = {4, 1, 16 << 10, 64 << 10, 8 << 10, {128, 56, 128}};
+constexpr ChannelShape kGpuShape = {2,       1,        32 << 10,
+                                    4 << 10, 64 << 10, {2 << 10, 4 << 10, 1 << 10, 4}};
+constexpr ChannelShape kHostShape = {4, 1, 16 << 10, 64 << 10, 8 << 10, {128, 128, 128, 32}};
 /// Between teams each slot takes two WQEs of a send queue: its data and its ready word. A credit
 /// arrives one round trip later.
 constexpr ChannelShape kFarGpuShape = {8, 4, 32 << 10, 32 << 10, kNever, {}};
@@ -75,7 +76,7 @@ std::uint64_t lay_out_packets(const ChannelShape& shape, ChannelLayout& layout) 
   layout.packet_channel_bytes = packets.least_channel_bytes;
   layout.most_packet_bytes = channels_per_peer * packets.most_bytes;
   layout.least_direct_bytes = std::max(layout.least_direct_bytes, layout.most_packet_bytes + 1);
-  layout.packet_depth = kPacketDepth;
+  layout.packet_depth = packets.depth;
   layout.packet_slot_bytes =
       static_cast<std::uint32_t>(round_up(packets.bytes * 2 + kPacketBytes, kSlotQuantum));
   return peers_of(layout.ranks) * channels_per_peer * layout.packet_depth *
@@ -118,7 +119,11 @@ ChannelLayout lay_out(const ChannelShape& shape, int ranks, std::int32_t channel
 ChannelLayout make_channel_layout(Backend backend, int ranks, int ctas, std::uint64_t offset,
                                   std::uint64_t bytes) {
   if (backend == Backend::host) return lay_out(kHostShape, ranks, 1, false, offset, bytes);
-  return lay_out(kGpuShape, ranks, near_channels(peers_of(ranks), ctas), false, offset, bytes);
+  // Where memory is short, half of it is for slots.
+  constexpr std::uint64_t kShortBytes = 9 << 20;
+  ChannelShape shape = kGpuShape;
+  if (bytes < kShortBytes) shape.packets.depth /= 2;
+  return lay_out(shape, ranks, near_channels(peers_of(ranks), ctas), false, offset, bytes);
 }
 
 ChannelLayout make_far_channel_layout(Backend backend, int ranks, std::uint64_t offset,

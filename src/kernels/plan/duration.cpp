@@ -8,7 +8,7 @@ namespace oriel::kernels {
 namespace {
 
 constexpr double kBytesPerUsOfGb = 1000;
-/// What the durations of a backend have beside bytes by bandwidth. Times are in microseconds.
+/// Parts of a duration beside bytes divided by bandwidth. Times are in microseconds.
 struct Costs {
   double call;         ///< call between two ranks
   double rank;         ///< more for each further rank

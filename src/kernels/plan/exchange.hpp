@@ -231,6 +231,15 @@ class LaunchList {
 /// without waiting for a later launch of this rank. Hence every cut is free of deadlock.
 void plan_exchange(const Exchange& exchange, const ExchangeFacts& facts, LaunchList& launches);
 
+/// Returns whether run_short_exchange_on_host() may run the exchange. This rank must be on a CPU and
+/// drive no queues. Each message must fit into one slot, and all into one launch.
+[[nodiscard]] bool is_short(const Exchange& exchange, const ExchangeFacts& facts);
+
+/// Makes the copies of an exchange, and moves its messages in order as far as they can move at
+/// once. Removes them from `exchange`. Returns whether nothing is left. What is left is to be
+/// planned and run as usual. This way needs no plan, so it is faster. CPU ranks only.
+[[nodiscard]] bool run_short_exchange_on_host(Exchange& exchange, const ExchangeFacts& facts);
+
 /// Runs a launch on the calling thread, which is the rank. Blocks until all messages are complete.
 /// Returns false if a wait was aborted or timed out, or if a peer is in another call. The contents
 /// of the buffers are then undefined.

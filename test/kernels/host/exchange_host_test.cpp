@@ -57,12 +57,13 @@ struct Letter {
 
 std::vector<Letter> random_letters(int ranks, std::mt19937_64& random) {
   const std::size_t sizes[] = {0, 1, 3, 64, 127, 128, 1000, 4096, 70'001};
+  const std::size_t sizes_used = random() % 2 == 0 ? 6 : std::size(sizes);  // 6: all are short
   std::vector<Letter> letters(random() % 40);
   for (Letter& letter : letters) {
     letter.from = static_cast<int>(random() % static_cast<unsigned>(ranks));
     letter.to = static_cast<int>(random() % static_cast<unsigned>(ranks));
     letter.seed = random();
-    letter.sent = pattern(letter.seed, sizes[random() % std::size(sizes)]);
+    letter.sent = pattern(letter.seed, sizes[random() % sizes_used]);
     letter.received = Bytes(letter.sent.size(), std::byte{0xee});
   }
   return letters;
@@ -107,7 +108,12 @@ TEST_CASE("random groups of sends and receives, cut at random, deliver every byt
         if (!exchange.ok()) return false;
         // Cuts the launches at a random number of messages on each rank.
         const int most = 1 + static_cast<int>(own() % 20);
-        return Team::run(test::launches_of(exchange.value(), team.facts(rank, most)), own);
+        const ExchangeFacts facts = team.facts(rank, most);
+        Exchange rest = exchange.value();
+        if (is_short(rest, facts) && own() % 4 != 0 && run_short_exchange_on_host(rest, facts)) {
+          return true;
+        }
+        return Team::run(test::launches_of(rest, facts), own);
       });
       REQUIRE(good == ranks);
       for (const Letter& letter : letters) REQUIRE(letter.received == letter.sent);
@@ -375,6 +381,97 @@ TEST_CASE("a message in packets and one in slots do not pass for each other", "[
     CHECK(good == 1);
     CHECK(team.failure(1).kind == static_cast<std::uint32_t>(FailureKind::world_signature));
   }
+}
+
+namespace {
+
+/// Two ranks of which one sends equal short messages to the other.
+class ShortPair {
+ public:
+  explicit ShortPair(std::size_t bytes) : sent_(pattern(1, bytes)), received_(bytes) {}
+
+  Exchange exchange_of(int rank, std::size_t count, std::size_t bytes) {
+    std::byte* const data = rank == 0 ? sent_.data() : received_.data();
+    const std::vector<PointToPoint> calls(count, {rank == 0, data, bytes, 1 - rank});
+    return test::exchange_of(calls, rank).value();
+  }
+  bool run_shortly(Exchange& exchange, int rank) {
+    return run_short_exchange_on_host(exchange, team.facts(rank));
+  }
+  bool run_launches(const Exchange& exchange, int rank) {
+    std::mt19937_64 random(1);
+    return Team::run(test::launches_of(exchange, team.facts(rank)), random);
+  }
+  /// Returns whether the last message has arrived, and forgets it.
+  bool take_received() {
+    const bool equal = received_ == sent_;
+    std::fill(received_.begin(), received_.end(), std::byte{});
+    return equal;
+  }
+  Team team{2, 1 << 14};
+
+ private:
+  Bytes sent_;
+  Bytes received_;
+};
+
+}  // namespace
+
+TEST_CASE("short messages move as far as there are slots and data, the rest stays in the exchange",
+          "[req:5.3][req:5.22]") {
+  for (const std::size_t bytes : {std::size_t{100}, std::size_t{3000}}) {
+    INFO("messages of " << bytes << " B");
+    ShortPair pair(bytes);
+    const std::size_t depth = 4;
+    REQUIRE(pair.team.layout().packet_depth == depth);
+    REQUIRE(pair.team.layout().depth == depth);
+    for (std::size_t i = 0; i < depth; ++i) {  // slots of packets are first written by a launch
+      REQUIRE(pair.run_launches(pair.exchange_of(0, 1, bytes), 0));
+      REQUIRE(pair.run_launches(pair.exchange_of(1, 1, bytes), 1));
+    }
+    for (int turn = 0; turn < 20; ++turn) {
+      Exchange sends = pair.exchange_of(0, depth + 2, bytes);
+      Exchange receives = pair.exchange_of(1, depth + 2, bytes);
+      static_cast<void>(pair.take_received());
+      CHECK_FALSE(pair.run_shortly(sends, 0));
+      const std::size_t left = sends.sends.size();
+      REQUIRE(left >= 2);
+      REQUIRE(left <= 2 + depth / 2);
+      CHECK_FALSE(pair.run_shortly(receives, 1));
+      CHECK(receives.receives.size() == left);
+      CHECK(pair.take_received());
+      const int good = pair.team.on_ranks(
+          [&](int rank) { return pair.run_launches(rank == 0 ? sends : receives, rank); });
+      REQUIRE(good == 2);
+      CHECK(pair.take_received());
+    }
+    // A message of another size stays, and the launch reports it.
+    Exchange sends = pair.exchange_of(0, 1, bytes);
+    Exchange receives = pair.exchange_of(1, 1, bytes - 1);
+    REQUIRE(pair.run_shortly(sends, 0));
+    CHECK_FALSE(pair.run_shortly(receives, 1));
+    CHECK_FALSE(pair.run_launches(receives, 1));
+    CHECK(pair.team.failure(1).kind == static_cast<std::uint32_t>(FailureKind::world_signature));
+  }
+}
+
+TEST_CASE("only messages that fit into a slot and a launch are short", "[req:5.22]") {
+  ShortPair pair(100'000);
+  const auto is_short_of = [&](std::size_t count, std::size_t bytes) {
+    return is_short(pair.exchange_of(0, count, bytes), pair.team.facts(0, 10));
+  };
+  const ChannelLayout& layout = pair.team.layout();
+  CHECK(is_short_of(10, 1));
+  CHECK_FALSE(is_short_of(11, 1));
+  CHECK(is_short_of(1, layout.packet_bytes));
+  CHECK_FALSE(is_short_of(1, layout.packet_bytes + 1));  // this layout has packets in many slots
+  CHECK(is_short_of(1, layout.most_packet_bytes + 1));
+  CHECK(is_short_of(1, layout.slot_bytes));
+  CHECK_FALSE(is_short_of(1, layout.slot_bytes + 1));
+  CHECK_FALSE(is_short_of(1, layout.least_direct_bytes));
+  ExchangeFacts facts = pair.team.facts(0);
+  facts.most_ctas = 1;
+  CHECK_FALSE(is_short(pair.exchange_of(0, 1, 1), facts));
 }
 
 TEST_CASE("a send to oneself without its receive is refused", "[req:5.10]") {

@@ -25,20 +25,22 @@ namespace oriel::test {
 /// Ranks that are threads.
 class Team {
  public:
-  /// `channel_bytes` determines the size of slots: small slots make many steps. `reach` is how
-  /// ranks read each other's memory outside of their slots.
+  /// `channel_bytes` is for slots and determines their size: small slots make many steps. `reach`
+  /// is how ranks read each other's memory outside of their slots.
   Team(int ranks, std::uint64_t channel_bytes,
        kernels::PeerProcess::Reach reach = kernels::PeerProcess::Reach::none)
       : ranks_(ranks),
         processes_(static_cast<std::size_t>(ranks),
                    std::vector<kernels::PeerProcess>(static_cast<std::size_t>(ranks),
                                                      {reach, ::getpid()})),
-        layout_(
-            kernels::make_channel_layout(kernels::Backend::host, ranks, 1, 4096, channel_bytes)),
+        layout_(kernels::make_channel_layout(
+            kernels::Backend::host, ranks, 1, 4096,
+            channel_bytes + kPacketRingBytes * static_cast<unsigned>(ranks - 1))),
         memory_(ranks, 4096 + layout_.total_bytes + kBufferElements * sizeof(std::uint32_t)),
         mapping_(memory_),
         failures_(static_cast<std::size_t>(ranks)) {
-    layout_.most_packet_bytes = 5 * layout_.packet_bytes;  // more than the ring holds
+    layout_.packet_depth = 4;
+    layout_.most_packet_bytes = 5 * layout_.packet_bytes;
   }
 
   int ranks() const { return ranks_; }
@@ -46,6 +48,7 @@ class Team {
 
   kernels::ExchangeFacts facts(int rank, int most_messages = kernels::kMostMessages) {
     kernels::ExchangeFacts facts;
+    facts.most_ctas = 0;  // ranks are on CPUs
     facts.most_messages = most_messages;
     facts.memory.scratch = facts.memory.flat_base = reinterpret_cast<std::byte*>(mapping_.base());
     facts.memory.stride_4g = LsaMemory::kStride4g;
@@ -91,6 +94,7 @@ class Team {
 
  private:
   static constexpr std::size_t kBufferElements = 1 << 18;
+  static constexpr std::uint64_t kPacketRingBytes = 12 << 10;
 
   int ranks_;
   std::vector<std::vector<kernels::PeerProcess>> processes_;  // by rank and peer
