@@ -229,7 +229,7 @@ void check_new_communicator(const ncclUniqueId& id, Rank& rank, int index, int s
 }
 
 TEST_CASE("survivors of a killed rank get an error that names it, and go on",
-          "[req:1.12][req:1.41]") {
+          "[req:1.12][req:1.41][req:5.21]") {
   const std::uint64_t limit_ms = kShared ? 8000 : 2000;
   constexpr std::size_t kMostBlock = kMost / 8;  // four blocks of input and of output
   for (const Load load :
@@ -470,7 +470,7 @@ void live(TestRanks& test_ranks, bool stop) {
 }
 
 TEST_CASE("if a GPU rank is killed or stopped at a random moment, no other rank hangs",
-          "[req:1.41]") {
+          "[req:1.41][req:5.21]") {
   const char* given = std::getenv("ORIEL_TEST_SEED");
   const std::uint64_t seed =
       given != nullptr ? std::strtoull(given, nullptr, 0) : std::random_device{}();

@@ -118,17 +118,20 @@ tests() {
 
 # sanitize TOOL: runs oriel-perf at small sizes under a tool of compute-sanitizer. The first run
 # takes the algorithms of the table: one_shot, and two_shot if there are more than 2 ranks. The
-# other runs take stream.
+# next two take stream, the others exchanges and the lines of other collectives.
 sanitize() {
   local tool=$1 sanitizer out
   sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
   [ -x "$sanitizer" ] || { echo "skipped: there is no compute-sanitizer" && return 77; }
   local run=("$sanitizer" --tool "$tool" --report-api-errors no --target-processes all
-    --error-exitcode 9 "$build/bin/oriel-perf" all_reduce --backend cuda
-    --ranks $((gpus < 2 ? 2 : gpus < 4 ? gpus : 4)) -n 2 -w 1 --rounds 1 -d float,int8)
+    --error-exitcode 9 "$build/bin/oriel-perf" --backend cuda
+    --ranks $((gpus < 2 ? 2 : gpus < 4 ? gpus : 4)) -n 2 -w 1 --rounds 1)
   out=$(mktemp)
-  for form in "-b 8 -e 512K -f 256" "--sizes 1028,262144 --env ORIEL_ALGORITHM=stream --register both" \
-    "--sizes 1028,262144 --env ORIEL_ALGORITHM=stream --register none"; do
+  for form in "all_reduce -d float,int8 -b 8 -e 512K -f 256" \
+    "all_reduce -d float,int8 --sizes 1028,262144 --env ORIEL_ALGORITHM=stream --register both" \
+    "all_reduce -d float,int8 --sizes 1028,262144 --env ORIEL_ALGORITHM=stream --register none" \
+    "alltoall --sizes 1000,300000,4000000 --register none" "sendrecv --sizes 1000,4000000" \
+    "broadcast --sizes 1000,4000000 --register none" "reduce_scatter --sizes 1000,4000000"; do
     # shellcheck disable=SC2086  # options in one string
     "${run[@]}" $form 2>&1 | tee "$out"
     [ "${PIPESTATUS[0]}" -eq 0 ] || return 1
@@ -199,6 +202,7 @@ step frameworks 200 python3 "$here/../frameworks/run.py" --build "$build" --logs
   --only torch_import torch_collectives
 step memcheck 150 bash -c 'sanitize memcheck'
 step racecheck 150 bash -c 'sanitize racecheck'
+step synccheck 150 bash -c 'sanitize synccheck'
 echo "$passed passed, $failed failed, $skipped skipped; whole outputs in $logs/run_all.log"
 [ -z "$is_cut_off" ] || echo "cut off by SIGTERM: some steps have not run"
 [ "$failed" -eq 0 ] && [ -z "$is_cut_off" ]

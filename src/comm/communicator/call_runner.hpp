@@ -52,7 +52,7 @@ class CallRunner {
   /// Checks one send or receive as far as possible without the other requests of its group.
   Status check(const PointToPointRequest& request) const;
   /// Plans the sends and receives of a group, which run as one exchange. check() has accepted each.
-  /// The plan refers to `requests` and is valid until the next call.
+  /// The plan refers to `requests`, runs once, and is valid until the next call.
   Result<PointToPointPlan*> plan_for(std::span<const PointToPointRequest> requests);
   Status run(PointToPointPlan& plan);
 

@@ -85,6 +85,10 @@ void ExchangePlanner::begin(kernels::ExchangeMemory memory, const window::Window
   memory.far_channels = known.far_channels;
   facts_.memory = memory;
   call_.launches = {};  // the launches refer to the previous memory
+  // Reserves a launch. A short exchange may need it in any call, and repeated calls allocate
+  // nothing.
+  call_.launches.add(facts_.memory);
+  call_.launches.clear();
   call_.facts = &facts_;
 }
 

@@ -58,8 +58,8 @@ class ExchangePlanner {
   /// Returns how waits of the communicator's calls end.
   const device::WaitControl& wait() const { return facts_.memory.wait; }
 
-  /// Returns the launches of a collective; the caller sets its record. Invalidates the previous
-  /// result.
+  /// Returns the launches of a collective, or its short exchange; the caller sets its record.
+  /// Invalidates the previous result.
   ExchangeCall& call_of(const CollectiveRequest& request);
 
   /// Returns the offset of the shared buffer in every slot, if copy engines can carry out the
@@ -70,8 +70,8 @@ class ExchangePlanner {
   ExchangeCall& copies_of(const CollectiveRequest& request, std::uint64_t offset);
 
   /// Plans sends and receives. Sends to this rank are paired with receives from this rank: returns
-  /// invalid_usage if they do not match. The plan refers to `requests` and is valid until the next
-  /// call.
+  /// invalid_usage if they do not match. The plan refers to `requests`, runs once, and is valid
+  /// until the next call.
   Result<PointToPointPlan*> plan(std::span<const PointToPointRequest> requests);
   ExchangeCall& call_of(PointToPointPlan& plan);
 

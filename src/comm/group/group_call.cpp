@@ -76,7 +76,12 @@ Status ThreadGroup::simulate_end(std::optional<double>& estimate) {
   ORIEL_CHECK(close_level("ncclGroupSimulateEnd"));
   if (open()) return {};
   const auto refused = error_;
-  if (!refused) estimate = estimate_group_us(all_jobs());
+  try {
+    if (!refused) estimate = estimate_group_us(all_jobs());
+  } catch (...) {
+    clear();  // the group has ended: a later one must not run its requests
+    throw;
+  }
   clear();
   return refused ? Status(*refused) : Status();
 }

@@ -11,6 +11,7 @@
 
 #include "kernels/algorithms/channel_ends.hpp"
 #include "kernels/algorithms/packet_slot.hpp"
+#include "kernels/host/data_ops_host.hpp"
 #include "kernels/loops/reduce_loops.hpp"
 #include "kernels/plan/exchange.hpp"
 
@@ -151,7 +152,8 @@ bool is_short(const Exchange& exchange, const ExchangeFacts& facts) {
 
 bool run_short_exchange_on_host(Exchange& exchange, const ExchangeFacts& facts) {
   for (const LocalCopy& copy : exchange.copies) {
-    if (copy.to != copy.from) std::memcpy(copy.to, copy.from, copy.bytes);
+    if (copy.to == copy.from || copy.bytes == 0) continue;  // without bytes, addresses may be null
+    std::memcpy(copy.to, copy.from, copy.bytes);
   }
   exchange.copies.clear();
   const bool all_sent = move_first(

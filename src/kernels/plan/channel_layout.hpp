@@ -29,9 +29,9 @@
 ///
 /// Packets: a short message between ranks of a team goes in packets, whose flags show that they
 /// have arrived (oriel/device/packet.hpp). Packets have a ring of their own beside the slots. Their
-/// credit is returned late. Credit for the packets of one launch is returned at the start of the
-/// next, where it needs no fence on a GPU. While a receiver waits for packets, it owes credit for
-/// one slot at most.
+/// credit is returned late, for half a ring at a time. While a receiver waits for packets, it owes
+/// credit for less than half a ring, or for one of two slots. A GPU returns the rest at the start
+/// of the next launch, where it needs no fence.
 ///
 /// A rank has two sets of channels. One set leads to the ranks of its LSA team, whose memory it can
 /// write. The other leads to ranks of other teams, which its NIC writes to. For another team the

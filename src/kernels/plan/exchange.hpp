@@ -21,7 +21,7 @@
 /// Plans exchanges. An exchange is the set of messages that one rank sends and receives over
 /// channels. Collectives that do not reduce, and groups of sends and receives, are planned as
 /// exchanges. Ranks are those of the communicator. All functions here are pure, except
-/// run_exchange_on_host().
+/// run_exchange_on_host() and run_short_exchange_on_host().
 namespace oriel::kernels {
 
 /// A message to or from one other rank.
@@ -231,8 +231,8 @@ class LaunchList {
 /// without waiting for a later launch of this rank. Hence every cut is free of deadlock.
 void plan_exchange(const Exchange& exchange, const ExchangeFacts& facts, LaunchList& launches);
 
-/// Returns whether run_short_exchange_on_host() may run the exchange. This rank must be on a CPU and
-/// drive no queues. Each message must fit into one slot, and all into one launch.
+/// Returns whether run_short_exchange_on_host() may run the exchange. This rank must be on a CPU
+/// and drive no queues. Each message must fit into one slot, and all into one launch.
 [[nodiscard]] bool is_short(const Exchange& exchange, const ExchangeFacts& facts);
 
 /// Makes the copies of an exchange, and moves its messages in order as far as they can move at

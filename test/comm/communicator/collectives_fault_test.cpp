@@ -85,6 +85,14 @@ struct LoopKind {
 const LoopKind kLoopKinds[] = {
     {"broadcast", [](const LoopCall& of) { return of.broadcast(); }},
     {"reduce", [](const LoopCall& of) { return of.reduce(); }},
+    {"all-gather",
+     [](const LoopCall& of) {
+       return ncclAllGather(of.in, of.out, of.count, ncclFloat, of.comm, nullptr);
+     }},
+    {"reduce-scatter",
+     [](const LoopCall& of) {
+       return ncclReduceScatter(of.in, of.out, of.count, ncclFloat, ncclSum, of.comm, nullptr);
+     }},
     {"all-to-all",
      [](const LoopCall& of) {
        return ncclAlltoAll(of.in, of.out, of.count, ncclFloat, of.comm, nullptr);

@@ -168,6 +168,10 @@ TEST_CASE(
       require(data[0] == 4, "only what was sent at last");
     }
     require(ncclSend(nullptr, 0, ncclFloat, 1 - test_ranks.first(), comm, nullptr), "no elements");
+    require(ncclGroupStart(), "ncclGroupStart");
+    require(ncclSend(nullptr, 0, ncclFloat, test_ranks.first(), comm, nullptr), "to itself");
+    require(ncclRecv(data, 0, ncclFloat, test_ranks.first(), comm, nullptr), "from itself");
+    require(ncclGroupEnd(), "no elements to itself");
     test_ranks.destroy(comms);
   }));
 }

@@ -257,6 +257,29 @@ TEST_CASE("a call of a CPU rank, made again, allocates nothing", "[req:5.6]") {
   }));
 }
 
+TEST_CASE("a simulated group that runs out of memory has ended, and its calls never run",
+          "[req:1.31][req:5.16]") {
+  run_alone([] {
+    ncclComm_t comm = init_alone();
+    long failures = 0;
+    for (bool hit = true; hit; ++failures) {
+      float from = 3, to = 0;
+      ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
+      require(ncclGroupStart(), "ncclGroupStart");
+      require(ncclAllReduce(&from, &to, 1, ncclFloat, ncclSum, comm, nullptr), "noted");
+      require(ncclSend(&from, 1, ncclFloat, 0, comm, nullptr), "noted");
+      ncclResult_t result = ncclInternalError;
+      hit = with_failure(failures, [&] { result = ncclGroupSimulateEnd(&info); });
+      require(result == (hit ? ncclSystemError : ncclSuccess), "ncclGroupSimulateEnd");
+      require(ncclGroupStart(), "ncclGroupStart");
+      require(ncclGroupEnd(), "an empty group");
+      require(to == 0, "the call of the simulated group has not run");
+    }
+    CHECK(failures > 1);
+    require(ncclCommDestroy(comm), "ncclCommDestroy");
+  });
+}
+
 TEST_CASE("a non-blocking start that runs out of memory says so when it is asked",
           "[req:1.31][req:1.38]") {
   run_alone([] {

@@ -45,6 +45,7 @@ ExchangeFacts facts_of(int rank, int ranks, int most_messages = kMostMessages, i
   channels.least_direct_bytes = 2 * std::uint64_t{channels.slot_bytes};
   channels.most_packet_bytes = channels.slot_bytes;
   channels.packet_bytes = channels.slot_bytes / 8;
+  channels.packet_depth = ranks % 2 == 0 ? 2 : 4;  // where memory is short, and by default
   facts.memory.far_channels = make_far_channel_layout(Backend::cuda, ranks, 1 << 20, 1 << 20);
   for (int other = 0; other < ranks; ++other) {
     const bool near = other - other % team == first;
