@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <random>
@@ -25,7 +24,6 @@ using namespace std::chrono_literals;
 
 const int kGpus = gpus();  // skips the program without a GPU
 constexpr int kRanks = 2;
-constexpr std::size_t kComms = 4;
 constexpr std::size_t kCalls = 20;  // before each synchronisation
 /// Element counts of 64-bit integers: 24 B to 16 MB, for one-shot and stream.
 constexpr std::size_t kCounts[] = {3, 20'000, 200'000, 2'000'000};
@@ -44,16 +42,17 @@ struct Call {
   std::size_t count;
 };
 
-/// Draws the calls of a round. Each communicator's calls have one order on all ranks. If `order` is
-/// own, each rank interleaves the communicators in its own way.
-std::vector<Call> draw_calls(std::mt19937_64& common, std::mt19937_64& own, Order order) {
+/// Draws the calls of a round on `comms` communicators. Each communicator's calls have one order on
+/// all ranks. If `order` is own, each rank interleaves the communicators in its own way.
+std::vector<Call> draw_calls(std::size_t comms, std::mt19937_64& common, std::mt19937_64& own,
+                             Order order) {
   std::vector<Call> calls(kCalls);
-  for (Call& call : calls) call = {common() % kComms, kCounts[common() % std::size(kCounts)]};
+  for (Call& call : calls) call = {common() % comms, kCounts[common() % std::size(kCounts)]};
   if (order == Order::common) return calls;
-  std::array<std::vector<Call>, kComms> queues;
+  std::vector<std::vector<Call>> queues(comms);
   for (const Call& call : calls) queues[call.comm].push_back(call);
   std::shuffle(calls.begin(), calls.end(), own);
-  std::array<std::size_t, kComms> next{};
+  std::vector<std::size_t> next(comms);
   for (Call& call : calls) call = queues[call.comm][next[call.comm]++];
   return calls;
 }
@@ -61,19 +60,24 @@ std::vector<Call> draw_calls(std::mt19937_64& common, std::mt19937_64& own, Orde
 /// Rank on the first GPU, with a stream and a buffer for each communicator. Calls sum in place.
 class Rank {
  public:
-  explicit Rank(TestRanks& test_ranks)
-      : test_ranks_(test_ranks), gpu_(0), rank_(test_ranks.first()) {
+  Rank(TestRanks& test_ranks, std::size_t comms)
+      : test_ranks_(test_ranks),
+        gpu_(0),
+        rank_(test_ranks.first()),
+        streams_(comms),
+        data_(comms),
+        comms_(comms) {
     require_cuda(
         cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, gpu_.device()),
         "cudaDeviceGetAttribute");
     require_cuda(static_cast<cudaError_t>(load_filler()), "loading the filler");
-    for (std::size_t i = 0; i < kComms; ++i) {
+    for (std::size_t i = 0; i < comms_.size(); ++i) {
       require_cuda(cudaStreamCreateWithFlags(&streams_[i], cudaStreamNonBlocking), "a stream");
       data_[i] = reinterpret_cast<std::uint64_t*>(gpu_.allocate(kMost * 8, i % 2 == 0));
     }
     for (ncclComm_t& comm : comms_) comm = init_rank(test_ranks, gpu_);
     // Loads every kernel before one of them waits for another rank of this process.
-    for (std::size_t i = 0; i < kComms; ++i) {
+    for (std::size_t i = 0; i < comms_.size(); ++i) {
       for (const std::size_t count : kCounts) {
         call({i, count});
         gpu_.wait(streams_[i], comms_[i]);
@@ -83,7 +87,7 @@ class Rank {
   }
   void end() {
     test_ranks_.barrier();
-    for (std::size_t i = 0; i < kComms; ++i) {
+    for (std::size_t i = 0; i < comms_.size(); ++i) {
       require(ncclCommDestroy(comms_[i]), "ncclCommDestroy");
       require_cuda(cudaStreamDestroy(streams_[i]), "destroying a stream");
     }
@@ -91,16 +95,16 @@ class Rank {
   }
 
   void run_round(const std::vector<Call>& calls, std::mt19937_64& rng) {
-    for (std::size_t i = 0; i < kComms; ++i) fill(i);
+    for (std::size_t i = 0; i < comms_.size(); ++i) fill(i);
     test_ranks_.barrier();
     for (const Call& one : calls) {
       // Fills the GPU at times, with twice as many CTAs as fit; these CTAs end by themselves.
       if (rng() % 5 == 0) occupy(rng() % 2 == 0 ? gpu_.stream(1) : streams_[one.comm]);
       call(one);
     }
-    for (std::size_t i = 0; i < kComms; ++i) gpu_.wait(streams_[i], comms_[i]);
+    for (std::size_t i = 0; i < comms_.size(); ++i) gpu_.wait(streams_[i], comms_[i]);
     gpu_.wait(gpu_.stream(1), nullptr);
-    for (std::size_t i = 0; i < kComms; ++i) check(i, calls);
+    for (std::size_t i = 0; i < comms_.size(); ++i) check(i, calls);
     test_ranks_.barrier();
   }
 
@@ -144,23 +148,24 @@ class Rank {
   RankGpu gpu_;
   int rank_;
   int multiprocessors_ = 0;
-  std::array<cudaStream_t, kComms> streams_{};
-  std::array<std::uint64_t*, kComms> data_{};
-  std::array<ncclComm_t, kComms> comms_{};
+  std::vector<cudaStream_t> streams_;
+  std::vector<std::uint64_t*> data_;
+  std::vector<ncclComm_t> comms_;
 };
 
-void run(LaunchMode launch_mode, Order order, int rounds, const Variables& variables) {
+void run(LaunchMode launch_mode, Order order, int rounds, const Variables& variables,
+         std::size_t comms = 4) {
   const std::uint64_t seed = test_seed();
   INFO("seed " << seed);
   const Environment environment(variables);
   check_all_ok(run_ranks(
       launch_mode, kRanks,
       [&](TestRanks& test_ranks) {
-        Rank rank(test_ranks);
+        Rank rank(test_ranks, comms);
         std::mt19937_64 common(seed);
         std::mt19937_64 own(seed + 1 + static_cast<std::uint64_t>(test_ranks.first()));
         for (int round = 0; round < rounds_of(rounds); ++round) {
-          rank.run_round(draw_calls(common, own, order), own);
+          rank.run_round(draw_calls(comms, common, own, order), own);
         }
         rank.end();
       },
@@ -183,6 +188,12 @@ TEST_CASE("communicators that do not fit on a GPU are called in one order, all c
 TEST_CASE("communicators of two processes on one GPU are called, all calls end", "[req:5.5][D1]") {
   run(LaunchMode::processes, Order::own, 4, kFitting);
   run(LaunchMode::processes, Order::common, 4, {});
+}
+
+TEST_CASE("16 communicators of two processes do not fit on a GPU, all calls end", "[req:5.5][D1]") {
+  // With one hardware queue, a kernel starts only after all that were enqueued before it.
+  const char* const queues = GENERATE("32", "1");
+  run(LaunchMode::processes, Order::common, 4, {{"CUDA_DEVICE_MAX_CONNECTIONS", queues}}, 16);
 }
 
 /// Launches graphs of many calls on the first GPU, which all ranks share. If a kernel let its

@@ -1,5 +1,7 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdio>
 #include <string>
@@ -9,9 +11,10 @@
 #include <fmt/format.h>
 
 #include "gpu/gpu_ranks.hpp"
+#include "gpu/graph.hpp"
 
-/// Tests communicators that are made from some ranks of another communicator, on GPUs, and the
-/// memory that many of them take.
+/// Tests the lives of communicators on GPUs: made from some ranks of another one, many at a time,
+/// and ended before a graph that holds their calls.
 namespace oriel::test {
 namespace {
 
@@ -103,6 +106,36 @@ TEST_CASE("20 communicators of 4 ranks take at most 160 MiB with a scratch size 
     if (rank == 0) std::printf("20 communicators take %zu MiB for each rank\n", taken >> 20);
     std::fflush(stdout);  // ranks that are processes end without it
     for (ncclComm_t comm : comms) require(ncclCommDestroy(comm), "ncclCommDestroy");
+  }));
+}
+
+TEST_CASE("a graph still sums when its communicator was destroyed, and ends when it was aborted",
+          "[req:5.2][D3]") {
+  using namespace std::chrono_literals;
+  const bool aborts = GENERATE(false, true);
+  INFO((aborts ? "ncclCommAbort" : "ncclCommDestroy"));
+  check_all_ok(run_ranks(natural_cast(2), 2, [aborts](TestRanks& test_ranks) {
+    RankGpu gpu(test_ranks.first());
+    auto* const data = reinterpret_cast<float*>(gpu.allocate(std::size_t{2} << 20, true));
+    ncclComm_t const comm = init_rank(test_ranks, gpu);
+    require_sum(test_ranks, gpu, comm, data, {0, 1});  // loads the kernel
+    const Graph graph = Graph::capture(gpu.stream(), [&] {
+      for (int i = 0; i < 3; ++i) {
+        require(ncclAllReduce(data, data, kCount, ncclFloat, ncclMax, comm, gpu.stream()), "noted");
+      }
+    });
+    std::vector<float> values(kCount, static_cast<float>(test_ranks.first() + 1));
+    gpu.copy_in(data, values.data(), kCount * sizeof(float));
+    test_ranks.barrier();
+    require(aborts ? ncclCommAbort(comm) : ncclCommDestroy(comm), "the communicator's end");
+    test_ranks.barrier();
+    // After the abort rank 1 launches nothing, so rank 0 would wait for ever if it waited.
+    if (!aborts || test_ranks.first() == 0) graph.launch(gpu.stream());
+    require(gpu.done(gpu.stream(), aborts ? 1s : kTimeout), "the graph's end");
+    gpu.copy_out(values.data(), data, kCount * sizeof(float));
+    const bool is_right = std::all_of(values.begin(), values.end(), [](float v) { return v == 2; });
+    require(aborts || is_right, "the maximum of both ranks");
+    test_ranks.barrier();  // before a graph is destroyed
   }));
 }
 
