@@ -13,8 +13,8 @@
 #include "gpu/gpu_ranks.hpp"
 #include "gpu/graph.hpp"
 
-/// Tests the lives of communicators on GPUs. They are made from some ranks of another one, many at a
-/// time, and end before a graph that holds their calls.
+/// Tests the lives of communicators on GPUs. They are made from some ranks of another one, many at
+/// a time, and end before a graph that holds their calls.
 namespace oriel::test {
 namespace {
 
