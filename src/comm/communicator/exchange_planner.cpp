@@ -15,8 +15,8 @@ namespace {
 
 /// Channels of GPUs take a part of ORIEL_SCRATCH_SIZE in addition, within these limits.
 constexpr std::uint64_t kGpuChannelPart = 3;
-constexpr std::uint64_t kLeastGpuChannelBytes = 9 << 19;
-constexpr std::uint64_t kGpuChannelBytes = 21 << 20;
+constexpr std::uint64_t kLeastGpuChannelBytes = 9 << 19;  // 4.5 MiB
+constexpr std::uint64_t kMostGpuChannelBytes = 21 << 20;
 constexpr std::uint64_t kHostChannelBytes = 2 << 20;
 constexpr std::uint64_t kGpuFarChannelBytes = 8 << 20;
 constexpr std::uint64_t kHostFarChannelBytes = 4 << 20;
@@ -45,7 +45,7 @@ ExchangePlanner::ExchangePlanner(kernels::Backend backend, std::vector<std::vect
 void ExchangePlanner::lay_out(int max_ctas, std::uint64_t offset, std::uint64_t scratch_size) {
   const int ctas = std::min(kMostChannelCtas, max_ctas);
   const std::uint64_t gpu_budget = std::clamp(round_down(scratch_size / kGpuChannelPart, 4096),
-                                              kLeastGpuChannelBytes, kGpuChannelBytes);
+                                              kLeastGpuChannelBytes, kMostGpuChannelBytes);
   const std::uint64_t budget = on_host() ? kHostChannelBytes : gpu_budget;
   facts_.most_ctas = on_host() ? 0 : ctas;
   std::uint64_t far_bytes = 0;

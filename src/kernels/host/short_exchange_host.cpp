@@ -15,8 +15,8 @@
 #include "kernels/loops/reduce_loops.hpp"
 #include "kernels/plan/exchange.hpp"
 
-/// The short way of an exchange of CPU ranks. Uses the same packets and counters as the streams of
-/// exchange_streams.hpp, so one rank may take this way and its peer the other.
+/// The short way of an exchange of CPU ranks. Uses the same slots, packets and counters as the
+/// streams of exchange_streams.hpp, so one rank may take this way and its peer the other.
 namespace oriel::kernels {
 namespace {
 
@@ -27,8 +27,7 @@ using Slot = PacketSlot<device::Thread, M>;
 class ShortChannel {
  public:
   ShortChannel(const ExchangeMemory& memory, std::int32_t index)
-      : copy_(host::find_copy_loop(isa_in_use())),
-        places_(memory),
+      : places_(memory),
         index_(index),
         depth_(memory.channels.packet_depth),
         offsets_(memory.channels, memory.rank, index, 0),
@@ -73,10 +72,14 @@ class ShortChannel {
     return true;
   }
 
+  /// Copies a message to or from a slot. Mostly messages go in packets, which need no copy loop.
+  static void copy(std::byte* to, const std::byte* from, std::uint64_t bytes) {
+    host::find_copy_loop(isa_in_use())(to, from, bytes, false);
+  }
   bool fill_slot(const Message& message) {
     const std::uint64_t number = counters_.sent;
     if (number - load(offsets_.credit()) >= offsets_.layout().depth) return false;
-    copy_(places_.at(index_, offsets_.slot_at_peer(number)), message.data, message.bytes, false);
+    copy(places_.at(index_, offsets_.slot_at_peer(number)), message.data, message.bytes);
     counters_.sent = number + 1;
     store(offsets_.ready_at_peer(number), ready_word(number, message.signature));
     return true;
@@ -87,7 +90,7 @@ class ShortChannel {
     for (int polls = 0; load(offsets_.ready(number)) != word; ++polls) {
       if (polls == kPolls) return false;
     }
-    copy_(message.data, places_.here(offsets_.slot(number)), message.bytes, false);
+    copy(message.data, places_.here(offsets_.slot(number)), message.bytes);
     counters_.received = number + 1;
     store(offsets_.credit_at_peer(), number + 1);
     return true;
@@ -109,7 +112,6 @@ class ShortChannel {
 
   static constexpr int kPolls = 256;  // about as long as a rank is usually late
 
-  host::CopyLoop copy_;
   ChannelPlaces places_;
   std::int32_t index_;
   std::uint64_t depth_;
