@@ -451,10 +451,27 @@ class TimedGraphs {
     for (ncclComm_t comm : comms_) require(ncclCommDestroy(comm), "ncclCommDestroy");
   }
 
-  /// Throws if the median time with ordered graphs is over 1.1 times the one without.
+  /// Throws if the median time with ordered graphs is over 1.03 times the one without, in each of
+  /// three trials: other programs disturb one now and then.
   void compare(std::size_t bytes, int launches) {
     require_cuda(cudaMemset(data_, 0, bytes), "clearing");
     const Graph graphs[] = {capture(comms_[0], bytes), capture(comms_[1], bytes)};
+    for (int trial = 0; trial < 3; ++trial) {
+      std::atomic<std::uint64_t>& slow_ranks = test_ranks_.word(trials_++);
+      if (ratio(graphs, bytes, launches) > kMostRatio) ++slow_ranks;
+      test_ranks_.barrier();
+      if (slow_ranks == 0) return;
+    }
+    require(false, fmt::format("graphs of {} B take over {} of the time", bytes, kMostRatio));
+  }
+
+  static constexpr std::size_t kMost = 64 << 20;
+
+ private:
+  static constexpr float kMostRatio = 1.03F;
+
+  /// Returns the median time with ordered graphs over the one without.
+  float ratio(const Graph (&graphs)[2], std::size_t bytes, int launches) {
     std::vector<float> times[2];
     for (int round = -3; round < 25; ++round) {
       for (int turn = 0; turn < 2; ++turn) {
@@ -470,13 +487,8 @@ class TimedGraphs {
       fmt::print("20 calls of {} B: {:.1f} us, {:.1f} us without the order of graphs\n", bytes,
                  ordered, plain);
     }
-    require(ordered <= 1.1F * plain,
-            fmt::format("graphs of {} B: {} us, {} us unordered", bytes, ordered, plain));
+    return ordered / plain;
   }
-
-  static constexpr std::size_t kMost = 64 << 20;
-
- private:
   Graph capture(ncclComm_t comm, std::size_t bytes) {
     return Graph::capture(gpu_.stream(), [&] {
       for (int i = 0; i < 20; ++i) {
@@ -506,6 +518,7 @@ class TimedGraphs {
   float* data_ = nullptr;
   ncclComm_t comms_[2] = {};
   cudaEvent_t events_[2] = {};
+  std::size_t trials_ = 0;
 };
 
 TEST_CASE("a graph of 20 calls takes hardly longer with the order of graphs than without",

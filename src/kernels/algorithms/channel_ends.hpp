@@ -229,7 +229,7 @@ class PeerChannel {
     return places_.offset_here(place);
   }
   /// Returns the word of the peer's offer. One thread calls. Once the word has arrived,
-  /// offered_offset() is valid.
+  /// offered_offset() is valid until the next slot is published. Any thread calls it.
   ORIEL_DEVICE_FN std::uint64_t offered_word() const {
     return load(offsets_.offer() + offsetof(ChannelOffer, word));
   }
@@ -271,10 +271,10 @@ class PeerChannel {
     const std::uint64_t word = ready_word(number, signature);
     const std::uint64_t offset = offsets_.ready_at_peer(number);
     Group::sync();
-    if (is_far()) {
+    if constexpr (kFar) {
       const Ahead ahead{places_.here(offsets_.staged(number)), offsets_.staged(number),
                         offsets_.slot_at_peer(number), bytes};
-      return post(ahead, word, offset);
+      if (is_far()) return post(ahead, word, offset);
     }
     store(offset, word);
     return true;
@@ -284,9 +284,9 @@ class PeerChannel {
   /// if the queue has failed.
   ORIEL_DEVICE_FN bool return_credit(std::uint64_t count) const {
     Group::sync();
-    if (is_far()) {
+    if constexpr (kFar) {
       const bool is_due = (count & (layout().credit_step - 1)) == 0;
-      return !is_due || post({}, count, offsets_.credit_at_peer());
+      if (is_far()) return !is_due || post({}, count, offsets_.credit_at_peer());
     }
     store(offsets_.credit_at_peer(), count);
     return true;

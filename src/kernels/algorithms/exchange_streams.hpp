@@ -168,8 +168,7 @@ class SendStream {
     const bool differs = Group::rank() == 0 && offer_ != ready_word(sent_, cursor_.signature());
     if (differs) report_other_message(arguments_, peer());
     if (Group::any(differs)) return false;
-    const std::uint64_t offset =
-        Group::broadcast(Group::rank() == 0 ? channel_.offered_offset() : kNoOffset);
+    const std::uint64_t offset = channel_.offered_offset();
     cursor_.set_direct(offset != kNoOffset);
     is_read_ = offset == kReads;
     if (cursor_.is_direct()) target_ = channel_.at_peer(offset);

@@ -16,6 +16,8 @@ const void* exchange_kernel_for(ExchangeForm form) {
       return reinterpret_cast<const void*>(&exchange_kernel<ExchangeForm::packets>);
     case ExchangeForm::near:
       return reinterpret_cast<const void*>(&exchange_kernel<ExchangeForm::near>);
+    case ExchangeForm::wide:
+      return reinterpret_cast<const void*>(&exchange_kernel<ExchangeForm::wide>);
     default:
       return reinterpret_cast<const void*>(&exchange_kernel<ExchangeForm::any>);
   }

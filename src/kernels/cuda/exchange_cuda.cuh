@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "oriel/device/group.hpp"
 #include "oriel/device/memory.hpp"
@@ -12,14 +13,15 @@
 #include "kernels/algorithms/exchange_streams.hpp"
 #include "kernels/algorithms/lines.hpp"
 #include "kernels/cuda/signatures.cuh"
+#include "kernels/cuda/sub_cta.cuh"
 #include "kernels/plan/exchange.hpp"
 #include "kernels/plan/kernel_set.hpp"
 
 namespace oriel::kernels::detail {
 
-/// Copies bytes with the threads of one warp.
+/// Copies bytes with the threads of a group.
+template <class Group>
 struct CopyOps {
-  using Group = device::Warp;
   static constexpr bool kReads = false;
 
   __device__ void send(std::byte* slot, const std::byte* from, std::uint64_t bytes) const {
@@ -39,16 +41,16 @@ __device__ inline void send_to_peers(const ExchangeArguments& arguments) {
                    });
 }
 
-/// Assigns a stream to a warp. Consecutive streams are on different CTAs, so that senders, which
-/// come first, use all multiprocessors.
-struct WarpPlace {
-  std::int32_t index = 0;  // stream index of the warp
-  std::int32_t run = -1;   // -1: the warp has no stream
+/// Assigns a stream to a group: the threads of a CTA with one index in its second dimension.
+/// Consecutive streams are on different CTAs, so that senders, which come first, use all
+/// multiprocessors.
+struct StreamPlace {
+  std::int32_t index = 0;  // stream index of the group
+  std::int32_t run = -1;   // -1: the group has no stream
   std::int32_t channel = 0;
 
-  __device__ explicit WarpPlace(const ExchangeArguments& arguments)
-      : index(static_cast<std::int32_t>(threadIdx.x / device::Warp::size() * gridDim.x +
-                                        blockIdx.x)) {
+  __device__ explicit StreamPlace(const ExchangeArguments& arguments)
+      : index(static_cast<std::int32_t>(threadIdx.y * gridDim.x + blockIdx.x)) {
     std::int32_t end = arguments.runs;
     if (index >= arguments.run[end].stream) return;
     run = 0;
@@ -60,17 +62,18 @@ struct WarpPlace {
   }
 };
 
-/// A warp's share of the local copies, made a piece at a time. A receiving warp copies while it
-/// waits; a warp without a stream copies at once. Sending warps have no share, unless all warps
+/// A group's share of the local copies, made a piece at a time. A receiving group copies while it
+/// waits; one without a stream copies at once. Sending groups have no share, unless all groups
 /// send.
+template <class Group>
 class LocalCopies {
  public:
-  __device__ LocalCopies(const ExchangeArguments& arguments, const WarpPlace& place)
+  __device__ LocalCopies(const ExchangeArguments& arguments, const StreamPlace& place)
       : arguments_(arguments) {
-    const auto warps = static_cast<std::int32_t>(gridDim.x * kMaxWarps);
+    const auto groups = static_cast<std::int32_t>(gridDim.x * blockDim.y);
     const std::int32_t senders = arguments.run[arguments.send_runs].stream;
-    sharers_ = senders < warps ? warps - senders : warps;
-    turn_ = warps - 1 - place.index;  // the last warps have no stream
+    sharers_ = senders < groups ? groups - senders : groups;
+    turn_ = groups - 1 - place.index;  // the last groups have no stream
     if (turn_ < sharers_) enter(0);
   }
 
@@ -78,18 +81,18 @@ class LocalCopies {
   __device__ bool step() {
     if (at_ >= end_) return false;
     const LocalCopy& copy = arguments_.copy[item_];
-    const std::uint64_t bytes = smaller(end_ - at_, kPieceBytes);
-    copy_out_of_line<device::Warp>(copy.to + at_, copy.from + at_, bytes);
+    const std::uint64_t bytes = smaller(end_ - at_, kThreadBytes * Group::size());
+    copy_out_of_line<Group>(copy.to + at_, copy.from + at_, bytes);
     at_ += bytes;
     if (at_ >= end_) enter(item_ + 1);
     return true;
   }
 
  private:
-  static constexpr std::uint64_t kPieceBytes = 4096;  // one batch of loads
+  static constexpr std::uint64_t kThreadBytes = 128;  // one batch of loads
   static constexpr std::uint64_t kLeastBytes = 1024;
 
-  /// Moves to the share of copy `item`, or of the next copy in which this warp has a share.
+  /// Moves to the share of copy `item`, or of the next copy in which this group has a share.
   __device__ void enter(std::int32_t item) {
     for (at_ = end_ = 0; at_ >= end_ && item < arguments_.copies; ++item) {
       const std::uint64_t bytes = arguments_.copy[item].bytes;
@@ -109,31 +112,32 @@ class LocalCopies {
   std::uint64_t end_ = 0;
 };
 
-/// Runs one launch of an exchange, after the predecessor in the stream has ended. Runs the warp's
-/// stream to its end, or until a wait is given up, and makes the warp's share of the local copies.
+/// Runs one launch of an exchange, after the predecessor in the stream has ended. Runs the group's
+/// stream to its end, or until a wait is given up, and makes the group's share of the local copies.
 /// The last warp of CTA 0, which seldom has a stream, sends the signature of the call.
 template <ExchangeForm kForm>
 __device__ void run_exchange(const ExchangeArguments& arguments) {
-  using Warp = device::Warp;
-  const WarpPlace place(arguments);
-  LocalCopies copies(arguments, place);
+  using Group = std::conditional_t<kForm == ExchangeForm::wide, SubCta, device::Warp>;
+  const StreamPlace place(arguments);
+  LocalCopies<Group> copies(arguments, place);
   device::grid_dependency_wait();
   device::grid_launch_dependents();
-  if (blockIdx.x == 0 && threadIdx.x / Warp::size() == kMaxWarps - 1) send_to_peers(arguments);
-  CopyOps ops;
+  const std::uint32_t warp = device::Cta::rank() / device::Warp::size();
+  if (blockIdx.x == 0 && warp == kMaxWarps - 1) send_to_peers(arguments);
+  CopyOps<Group> ops;
   // No copies while waiting for packets: these waits are short, and registers would not suffice for
   // both.
   const auto copy = [&] { return kForm != ExchangeForm::packets && copies.step(); };
   if (place.run >= 0 && place.run < arguments.send_runs) {
-    run_stream<Warp>(
-        arguments.wait,
-        SendStream<Warp, CopyOps, device::Memory, kForm>(arguments, ops, place.run, place.channel),
-        copy);
+    run_stream<Group>(arguments.wait,
+                      SendStream<Group, CopyOps<Group>, device::Memory, kForm>(
+                          arguments, ops, place.run, place.channel),
+                      copy);
   } else if (place.run >= 0) {
-    run_stream<Warp>(arguments.wait,
-                     ReceiveStream<Warp, CopyOps, device::Memory, kForm>(arguments, ops, place.run,
-                                                                         place.channel),
-                     copy);
+    run_stream<Group>(arguments.wait,
+                      ReceiveStream<Group, CopyOps<Group>, device::Memory, kForm>(
+                          arguments, ops, place.run, place.channel),
+                      copy);
   }
   while (copies.step()) {
   }

@@ -104,8 +104,8 @@ Status for_each_kernel(const Action& action) {
     }
     ORIEL_CHECK(action(hierarchy_for(type)));
   }
-  for (const ExchangeForm form : {ExchangeForm::any, ExchangeForm::near, ExchangeForm::packets}) {
-    ORIEL_CHECK(action(exchange_for(form)));
+  for (std::size_t form = 0; form < kExchangeForms; ++form) {
+    ORIEL_CHECK(action(exchange_for(static_cast<ExchangeForm>(form))));
   }
   for (const Collective collective :
        {Collective::broadcast, Collective::all_gather, Collective::all_to_all}) {
@@ -157,8 +157,11 @@ Status launch_hierarchy(const HierarchyArguments& arguments, LoadedKernels& kern
 Status launch_exchange(const ExchangeArguments& arguments, LoadedKernels& kernels,
                        StreamScope& on) {
   ORIEL_TRY(CUfunction const kernel, kernels.get(exchange_for(arguments.form)));
-  const CUresult status =
-      launch(kernel, {.ctas = static_cast<unsigned>(arguments.ctas)}, arguments, on);
+  const auto warps = static_cast<unsigned>(arguments.stream_warps);
+  const Grid grid{.ctas = static_cast<unsigned>(arguments.ctas),
+                  .threads = 32 * warps,
+                  .sub_ctas = kMaxWarps / warps};
+  const CUresult status = launch(kernel, grid, arguments, on);
   if (status == CUDA_SUCCESS) return {};
   return cuda_error(fmt::format("launching an exchange of {} messages with {} x {} threads",
                                 arguments.messages, arguments.ctas, kMaxThreads),

@@ -12,6 +12,7 @@
 #include "oriel/types.hpp"
 
 #include "kernels/plan/collective.hpp"
+#include "kernels/plan/exchange.hpp"
 #include "kernels/plan/kernel_set.hpp"
 
 namespace oriel::kernels {
@@ -49,7 +50,7 @@ inline constexpr std::size_t kFamilies = 3;
 inline constexpr std::size_t kVariantsOfType = kGpuAlgorithmCount * kFamilies * kRankVariants;
 inline constexpr std::size_t kFirstHierarchy = kDataTypeCount * kVariantsOfType;
 inline constexpr std::size_t kFirstExchange = kFirstHierarchy + kDataTypeCount;
-inline constexpr std::size_t kFirstCopyStream = kFirstExchange + 3;
+inline constexpr std::size_t kFirstCopyStream = kFirstExchange + kExchangeForms;
 inline constexpr std::size_t kFirstCopyLines = kFirstCopyStream + kCollectiveCount;
 inline constexpr std::size_t kKernelCount = kFirstCopyLines + std::size_t{12} * kRankVariants;
 

@@ -150,7 +150,9 @@ enum class ExchangeForm : std::uint8_t {
   any,      ///< some peers may be of other teams
   near,     ///< all peers are of this team
   packets,  ///< all peers are of this team and all messages go in packets
+  wide,     ///< as near; GPUs: several warps move each stream
 };
+inline constexpr std::size_t kExchangeForms = 4;
 
 /// Arguments of one launch of an exchange.
 struct ExchangeArguments : ExchangeMemory {
@@ -158,6 +160,7 @@ struct ExchangeArguments : ExchangeMemory {
   ExchangeForm form = ExchangeForm::packets;
 
   std::int32_t ctas = 1;
+  std::int32_t stream_warps = 1;  ///< GPUs: warps that move one stream
   std::int32_t copies = 0;
   std::int32_t sends = 0;      ///< messages [0, sends) are sent,
   std::int32_t messages = 0;   ///< messages [sends, messages) are received
@@ -205,7 +208,7 @@ class LaunchList {
     launch.signature_calls = memory.signature_calls;
     launch.signature = 0;
     launch.form = ExchangeForm::packets;
-    launch.ctas = 1;
+    launch.ctas = launch.stream_warps = 1;
     launch.copies = launch.sends = launch.messages = launch.send_runs = launch.runs = 0;
     launch.run[0] = {};
     return launch;

@@ -202,6 +202,25 @@ std::size_t place_copies(ExchangeArguments& launch, const ExchangeFacts& facts,
   return next;
 }
 
+/// Gives each stream several warps if the launch has few streams, as when its rank only sends.
+/// Leaves half of all warps to the copies, if there are any: senders do not copy. The peers may
+/// choose otherwise, as the data in channels does not depend on it.
+void widen(ExchangeArguments& launch, const ExchangeFacts& facts) {
+  if (launch.form != ExchangeForm::near) return;
+  const std::int32_t most = facts.most_ctas * kMaxWarps;
+  const std::int32_t streams = launch.run[launch.runs].stream;
+  const std::int32_t senders = launch.run[launch.send_runs].stream;
+  std::int32_t warps = 1;
+  const auto fits = [&](std::int32_t more) {
+    return more * streams <= most && (launch.copies == 0 || 2 * more * senders <= most);
+  };
+  while (warps < kMostStreamWarps && fits(2 * warps)) warps *= 2;
+  if (warps == 1) return;
+  launch.form = ExchangeForm::wide;
+  launch.stream_warps = warps;
+  launch.ctas = std::max(launch.ctas, ctas_for(warps * streams));
+}
+
 /// Cuts the messages into as many launches as they need.
 void plan_in_rounds(const Exchange& exchange, const ExchangeFacts& facts, LaunchList& launches) {
   using Offset = std::vector<Placed>::difference_type;
@@ -225,6 +244,7 @@ void plan_exchange(const Exchange& exchange, const ExchangeFacts& facts, LaunchL
     ExchangeArguments& launch =
         i < launches.size() ? launches.begin()[i] : begin_launch(exchange, facts, launches);
     next_copy = place_copies(launch, facts, exchange.copies, next_copy);
+    widen(launch, facts);
   }
 }
 

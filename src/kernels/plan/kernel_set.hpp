@@ -17,6 +17,8 @@ enum class ExchangeForm : std::uint8_t;
 inline constexpr int kMaxThreads = 512;
 inline constexpr int kMaxWarps = kMaxThreads / 32;
 inline constexpr int kMinThreads = 32;
+/// Largest number of warps that move one stream of an exchange, a power of two.
+inline constexpr int kMostStreamWarps = 4;
 /// Largest number of sub-CTAs of a CTA. Each sub-CTA streams independently.
 inline constexpr int kMostSubCtas = 2;
 

@@ -161,7 +161,7 @@ inline CUresult remove_edges(CUgraph graph, const CUgraphNode* from, const CUgra
 
 inline bool is_exchange(CUfunction kernel) {
   using kernels::ExchangeForm;
-  for (const auto form : {ExchangeForm::any, ExchangeForm::near, ExchangeForm::packets}) {
+  for (const auto form : {ExchangeForm::any, ExchangeForm::near, ExchangeForm::packets, ExchangeForm::wide}) {
     const void* const known = kernels::detail::exchange_kernel_for(form);
     if (reinterpret_cast<const void*>(kernel) == known) return true;
   }

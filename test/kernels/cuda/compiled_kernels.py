@@ -47,6 +47,7 @@ FRAMES = (
     (r"(block|broadcast)_lines_kernel", 0),
     (r"exchange_kernel<\(oriel::kernels::ExchangeForm\)0>", 64),
     (r"exchange_kernel<\(oriel::kernels::ExchangeForm\)1>", 48),
+    (r"exchange_kernel<\(oriel::kernels::ExchangeForm\)3>", 72),
     (r"exchange_kernel", 0),
 )
 FRAME = re.compile(r"Function properties for (\w+)\s+(\d+) bytes stack frame, (\d+) bytes spill")

@@ -7,6 +7,7 @@
 #include <deque>
 #include <map>
 #include <random>
+#include <stdexcept>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -172,6 +173,12 @@ class LaunchModel {
         const kernels::Message& message = launch.message[i];
         add_slots(made, far ? launch.far_channels : launch.channels, own.stream,
                   {run < launch.send_runs, message.peer}, message.bytes);
+      }
+    }
+    for (const Cta& cta : made.ctas) {
+      const auto streams = static_cast<int>(cta.streams.size());
+      if (streams * launch.stream_warps > kernels::kMaxWarps) {
+        throw std::logic_error("a CTA has more streams than its warps can move");
       }
     }
     return made;

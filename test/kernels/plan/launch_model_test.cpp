@@ -276,9 +276,32 @@ TEST_CASE("a launch has the form that all its messages have in common", "[req:5.
     return test::launches_of(exchange.value(), facts)[0].form;
   };
   CHECK(form_of({{0, 1, 8}, {1, 0, in_packets}}) == ExchangeForm::packets);
-  CHECK(form_of({{0, 1, in_packets + 1}, {1, 0, 8}}) == ExchangeForm::near);
+  CHECK(form_of({{0, 1, in_packets + 1}, {1, 0, 8}}) == ExchangeForm::wide);
   CHECK(form_of({{0, 1, 8}, {2, 0, 8}}) == ExchangeForm::any);
   CHECK(form_of({{0, 2, 8}, {1, 0, in_packets + 1}}) == ExchangeForm::any);
+}
+
+TEST_CASE(
+    "streams have several warps where a launch has few streams and leaves warps to its copies",
+    "[req:5.9]") {
+  const ExchangeFacts facts = facts_of(0, 4);
+  std::byte memory[2] = {};
+  const auto warps_of = [&](const std::vector<Parcel>& parcels, bool copies = false) {
+    Exchange exchange = test::exchange_of(calls_of(parcels, 0), 0).value();
+    if (copies) exchange.copies.push_back({&memory[0], &memory[1], 1});
+    const auto launches = test::launches_of(exchange, facts);
+    REQUIRE(launches.size() == 1);
+    CHECK((launches[0].form == ExchangeForm::wide) == (launches[0].stream_warps > 1));
+    return launches[0].stream_warps;
+  };
+  const std::uint64_t bytes = 1 << 20;  // on every channel to the peer
+  // A peer has a sixth of the warps for each direction.
+  CHECK(warps_of({{0, 1, bytes}}) == 4);
+  CHECK(warps_of({{0, 1, bytes}, {3, 0, bytes}}) == 2);
+  CHECK(warps_of({{0, 1, bytes}, {0, 2, bytes}, {0, 3, bytes}}) == 2);
+  CHECK(warps_of({{0, 1, bytes}, {0, 2, bytes}, {0, 3, bytes}}, true) == 1);
+  CHECK(warps_of({{1, 0, bytes}, {2, 0, bytes}, {3, 0, bytes}}, true) == 2);
+  CHECK(warps_of({{0, 1, facts.memory.channels.most_packet_bytes}}) == 1);
 }
 
 TEST_CASE("a send and a receive of one group hang if each is a launch of its own, and end as one",
