@@ -2,7 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 #include <functional>
+#include <iterator>
+#include <stdexcept>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -16,7 +19,8 @@
 #include "kernels/algorithms/lines.hpp"
 
 /// Tests broadcast, reduce, all-to-all, all-gather, gather, scatter, sends and receives on GPUs, in
-/// groups and in graphs. Ranks are threads or processes, on one node or on several.
+/// groups and in graphs. Ranks are threads or processes, on one node or on several. A
+/// reduce-scatter is tested here for memory of each kind only.
 namespace oriel::test {
 namespace {
 
@@ -55,6 +59,14 @@ class ExchangingRank {
     if (window_ != nullptr) require(ncclCommWindowDeregister(comm_, window_), "deregister");
     test_ranks.barrier();
     require(ncclCommDestroy(comm_), "ncclCommDestroy");
+  }
+
+  /// Makes the further calls with new buffers of `kind`, which must not be registered. Collective.
+  void use_memory(TestRanks& test_ranks, MemoryKind kind) {
+    // Allocating may wait for the device, and so for kernels that wait for this rank.
+    test_ranks.barrier();
+    base_ = reinterpret_cast<Element*>(gpu_.allocate(window_bytes_, kind));
+    test_ranks.barrier();
   }
 
   RankGpu& gpu() { return gpu_; }
@@ -134,6 +146,23 @@ class ExchangingRank {
     expect(0, count, [&](std::size_t i) { return element(left, 0, step, i); });
   }
 
+  void check_reduce_scatter(std::uint64_t step, std::size_t count, bool in_graph) {
+    what_ = fmt::format("a reduce-scatter of {} elements, step {}", count, step);
+    prepare(step, count);
+    run(
+        [&] {
+          require(ncclReduceScatter(input(), output(), count, ncclUint32, ncclSum, comm_,
+                                    gpu_.stream()),
+                  "call");
+        },
+        in_graph);
+    expect(0, count, [&](std::size_t i) {
+      Element sum = 0;
+      for (int from = 0; from < size_; ++from) sum += element(from, me_, step, i);
+      return sum;
+    });
+  }
+
   /// Fills the blocks to send and clears those to receive.
   void prepare(std::uint64_t step, std::size_t count) {
     count_ = count;
@@ -189,6 +218,36 @@ void exchange_everything(TestRanks& test_ranks, const std::vector<std::size_t>& 
     }
     rank.end(test_ranks);
   }
+}
+
+/// Makes each call with buffers of every kind that applications pass without registration. In the
+/// last round each rank has buffers of another kind.
+void exchange_in_each_kind(TestRanks& test_ranks) {
+  constexpr MemoryKind kKinds[] = {MemoryKind::cuda_malloc, MemoryKind::cuda_malloc_async,
+                                   MemoryKind::cuda_host_alloc, MemoryKind::cuda_malloc_host,
+                                   MemoryKind::cuda_malloc_managed};
+  constexpr std::size_t kKindCount = std::size(kKinds);
+  // Elements of 4 bytes: two messages that go in packets, 200 KiB, 3 MiB.
+  const std::vector<std::size_t> counts = {1, 777, 51'200, 786'432};
+  const auto me = static_cast<std::size_t>(test_ranks.first());
+  ExchangingRank rank(test_ranks, counts.back(), false);
+  std::uint64_t step = 0;
+  for (std::size_t round = 0; round <= kKindCount; ++round) {
+    const MemoryKind kind = kKinds[round < kKindCount ? round : me % kKindCount];
+    rank.use_memory(test_ranks, kind);
+    try {
+      for (const std::size_t count : counts) {
+        step += 100;
+        const int root = static_cast<int>(step / 100) % test_ranks.size();
+        const bool in_graph = step % 200 == 0;
+        rank.check_all(step, count, root, in_graph);
+        rank.check_reduce_scatter(step + 50, count, in_graph);
+      }
+    } catch (const std::exception& error) {
+      throw std::runtime_error(fmt::format("memory of {}: {}", name_of(kind), error.what()));
+    }
+  }
+  rank.end(test_ranks);
 }
 
 /// Checks in-place calls of collectives that copy engines carry out. A rank's block lies at its
@@ -380,6 +439,17 @@ TEST_CASE("every exchanged call on GPUs of several nodes gives the right element
         exchange_everything(test_ranks, counts_of(LaunchMode::processes, kGpus + 1));
       },
       std::chrono::seconds(90)));
+}
+
+TEST_CASE("every exchanged call on unregistered GPU memory of each kind gives the right elements",
+          "[req:5.8][req:5.10]") {
+  const auto [launch_mode, ranks] =
+      GENERATE(std::pair(LaunchMode::threads, 2), std::pair(LaunchMode::threads, 4),
+               std::pair(LaunchMode::processes, 2), std::pair(LaunchMode::processes, 4));
+  if (launch_mode == LaunchMode::processes && ranks == 4 && kGpus < 4)
+    return;  // processes would take turns on a GPU
+  INFO(ranks << " ranks as " << name_of(launch_mode) << " on " << kGpus << " GPU(s)");
+  check_all_ok(run_ranks(launch_mode, ranks, exchange_in_each_kind, std::chrono::seconds(60)));
 }
 
 TEST_CASE("every call gives the right elements where no GPU may map another's memory",

@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 #include <cstring>
-#include <exception>
 
 #include "gpu/gpu_ranks.hpp"
 
@@ -12,22 +11,11 @@ class GpuMemory final : public RankMemory {
  public:
   GpuMemory(int rank, std::size_t area_bytes) : gpu_(rank) {
     scalar_ = gpu_.allocate(8, false);
-    areas_[0] = gpu_.allocate(area_bytes, true);
-    areas_[1] = gpu_.allocate(area_bytes, false);
-    void* base = nullptr;
-    require_cuda(cudaMallocHost(&base, area_bytes), "cudaMallocHost");
-    areas_[2] = static_cast<std::byte*>(base);
-    require_cuda(cudaMallocManaged(&base, area_bytes, cudaMemAttachGlobal), "cudaMallocManaged");
-    areas_[3] = static_cast<std::byte*>(base);
-    require_cuda(cudaMallocHost(&base, area_bytes), "cudaMallocHost");
-    staging_ = static_cast<std::byte*>(base);
-  }
-  ~GpuMemory() override {
-    if (std::uncaught_exceptions() > 0) return;  // see ~RankGpu
-    gpu_.enter();
-    cudaFreeHost(staging_);
-    cudaFree(areas_[3]);
-    cudaFreeHost(areas_[2]);
+    areas_[0] = gpu_.allocate(area_bytes, MemoryKind::nccl_mem_alloc);
+    areas_[1] = gpu_.allocate(area_bytes, MemoryKind::cuda_malloc);
+    areas_[2] = gpu_.allocate(area_bytes, MemoryKind::cuda_malloc_host);
+    areas_[3] = gpu_.allocate(area_bytes, MemoryKind::cuda_malloc_managed);
+    staging_ = gpu_.allocate(area_bytes, MemoryKind::cuda_malloc_host);
   }
 
   void enter() override { gpu_.enter(); }

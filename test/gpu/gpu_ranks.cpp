@@ -62,6 +62,24 @@ void require_cuda(cudaError_t status, const char* what) {
   throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(status));
 }
 
+const char* name_of(MemoryKind kind) {
+  switch (kind) {
+    case MemoryKind::nccl_mem_alloc:
+      return "ncclMemAlloc";
+    case MemoryKind::cuda_malloc:
+      return "cudaMalloc";
+    case MemoryKind::cuda_malloc_async:
+      return "cudaMallocAsync";
+    case MemoryKind::cuda_host_alloc:
+      return "cudaHostAlloc";
+    case MemoryKind::cuda_malloc_host:
+      return "cudaMallocHost";
+    case MemoryKind::cuda_malloc_managed:
+      return "cudaMallocManaged";
+  }
+  return "?";
+}
+
 RankGpu::RankGpu(int rank) : device_(rank % gpus()) {
   // Kills this rank when the test's process dies.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -76,10 +94,16 @@ RankGpu::~RankGpu() {
   enter();
   for (cudaStream_t stream : streams_) cudaStreamDestroy(stream);
   for (const Allocation& allocation : allocations_) {
-    if (allocation.registrable) {
-      static_cast<void>(ncclMemFree(allocation.base));
-    } else {
-      cudaFree(allocation.base);
+    switch (allocation.kind) {
+      case MemoryKind::nccl_mem_alloc:
+        static_cast<void>(ncclMemFree(allocation.base));
+        break;
+      case MemoryKind::cuda_host_alloc:
+      case MemoryKind::cuda_malloc_host:
+        cudaFreeHost(allocation.base);
+        break;
+      default:
+        cudaFree(allocation.base);  // takes memory of cudaMallocAsync too
     }
   }
 }
@@ -88,15 +112,34 @@ void RankGpu::enter() const {
   require_cuda(cudaSetDevice(device_), "cudaSetDevice");
 }
 
-std::byte* RankGpu::allocate(std::size_t bytes, bool registrable) {
+std::byte* RankGpu::allocate(std::size_t bytes, MemoryKind kind) {
   enter();
   void* base = nullptr;
-  if (registrable) {
-    require(ncclMemAlloc(&base, bytes), "ncclMemAlloc");
-  } else {
-    require_cuda(cudaMalloc(&base, bytes), "cudaMalloc");
+  cudaError_t status = cudaSuccess;
+  switch (kind) {
+    case MemoryKind::nccl_mem_alloc:
+      require(ncclMemAlloc(&base, bytes), "ncclMemAlloc");
+      break;
+    case MemoryKind::cuda_malloc:
+      status = cudaMalloc(&base, bytes);
+      break;
+    case MemoryKind::cuda_malloc_async:
+      status = cudaMallocAsync(&base, bytes, stream());
+      break;
+    case MemoryKind::cuda_host_alloc:
+      status = cudaHostAlloc(&base, bytes, cudaHostAllocPortable | cudaHostAllocMapped);
+      break;
+    case MemoryKind::cuda_malloc_host:
+      status = cudaMallocHost(&base, bytes);
+      break;
+    case MemoryKind::cuda_malloc_managed:
+      status = cudaMallocManaged(&base, bytes, cudaMemAttachGlobal);
+      break;
   }
-  allocations_.push_back({base, registrable});
+  require_cuda(status, name_of(kind));
+  allocations_.push_back({base, kind});
+  // Memory of cudaMallocAsync is usable on other streams after its own stream has reached it.
+  if (kind == MemoryKind::cuda_malloc_async) wait(stream(), nullptr);
   return static_cast<std::byte*>(base);
 }
 

@@ -35,7 +35,18 @@ void require_cuda(cudaError_t status, const char* what);
 /// Timeout of waits in these tests.
 inline constexpr std::chrono::seconds kTimeout{20};
 
-/// GPU, two streams and device memory of a rank. During an exception the destructor frees nothing:
+/// The function that allocates a buffer. Windows need memory of ncclMemAlloc.
+enum class MemoryKind {
+  nccl_mem_alloc,
+  cuda_malloc,
+  cuda_malloc_async,
+  cuda_host_alloc,
+  cuda_malloc_host,
+  cuda_malloc_managed
+};
+const char* name_of(MemoryKind kind);
+
+/// GPU, two streams and memory of a rank. During an exception the destructor frees nothing:
 /// a kernel may still hang, and the process is about to end.
 class RankGpu {
  public:
@@ -49,9 +60,12 @@ class RankGpu {
   void enter() const;
   cudaStream_t stream(std::size_t which = 0) const { return streams_[which]; }
 
-  /// Allocates device memory, which is freed with this object. Registrable memory comes from
-  /// ncclMemAlloc, other memory from cudaMalloc.
-  std::byte* allocate(std::size_t bytes, bool registrable);
+  /// Allocates memory that the GPU can read and write; the memory is freed with this object.
+  std::byte* allocate(std::size_t bytes, MemoryKind kind);
+  /// Allocates registrable memory by ncclMemAlloc, and other memory by cudaMalloc.
+  std::byte* allocate(std::size_t bytes, bool registrable) {
+    return allocate(bytes, registrable ? MemoryKind::nccl_mem_alloc : MemoryKind::cuda_malloc);
+  }
   void copy_in(void* to, const void* from, std::size_t bytes);
   void copy_out(void* to, const void* from, std::size_t bytes);
 
@@ -64,7 +78,7 @@ class RankGpu {
  private:
   struct Allocation {
     void* base;
-    bool registrable;
+    MemoryKind kind;
   };
   int device_;
   cudaStream_t streams_[2] = {};
