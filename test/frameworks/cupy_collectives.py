@@ -8,49 +8,22 @@ import gc
 import os
 
 import checks
+from cupy_ranks import COUNTS, TYPES, Values
 
-COUNTS = (1, 1001, 1 << 16)
-# Type characters of numpy.
-TYPES = "bBiIlLefd"
 # Methods of NcclCommunicator that the checks call, and its attribute comm.
 CALLED = {"abort", "allGather", "allReduce", "bcast", "broadcast", "check_async_error", "comm",
-          "destroy", "device_id", "initAll", "rank_id", "recv", "reduce", "reduceScatter", "send",
-          "size"}
+          "commSplit", "destroy", "device_id", "initAll", "rank_id", "recv", "reduce",
+          "reduceScatter", "send", "size"}
 
 
-class Suite:
+class Suite(Values):
     """The calls of one rank."""
 
     def __init__(self, ranks, gpu):
-        import cupy
-        import numpy
-        self.cupy, self.numpy, self.ranks, self.gpu = cupy, numpy, ranks, gpu
-        self.rank, self.world = ranks.rank, ranks.world
-        self.nccl = self.comm = self.group = None
-        cupy.cuda.Device(gpu).use()
-
-    def ints(self, rank, count, seed=0):
-        places = self.numpy.arange(count)
-        return (places * 7 + places // 11 + rank * 3 + seed * 5) % 5
-
-    def everyone(self, count, seed=0):
-        return self.numpy.stack([self.ints(rank, count, seed) for rank in range(self.world)])
-
-    def put(self, values, dtype="f"):
-        return self.cupy.asarray(self.numpy.asarray(values).astype(dtype))
-
-    def expect(self, got, expected, what):
-        got, expected = got.get().astype("d"), self.numpy.asarray(expected).astype("d")
-        wrong = self.numpy.flatnonzero((got != expected).reshape(-1))
-        if len(wrong):
-            place = wrong[0]
-            self.ranks.expect(False, f"{what}: {len(wrong)} of {got.size} wrong, at {place} "
-                                     f"expected {expected.flat[place]}, got {got.flat[place]}")
-
-    def code(self, dtype):
-        names = {"b": "INT8", "B": "UINT8", "i": "INT32", "I": "UINT32", "l": "INT64",
-                 "L": "UINT64", "e": "FLOAT16", "f": "FLOAT32", "d": "FLOAT64"}
-        return getattr(self.nccl, f"NCCL_{names[dtype]}")
+        super().__init__(ranks, ranks.world)
+        self.gpu, self.rank = gpu, ranks.rank
+        self.comm = self.group = None
+        self.cupy.cuda.Device(gpu).use()
 
     def make(self, name):
         """Returns a new communicator of all ranks."""
@@ -59,8 +32,7 @@ class Suite:
         return self.nccl.NcclCommunicator(self.world, unique_id, self.rank)
 
     def start(self):
-        from cupy.cuda import nccl
-        self.nccl = nccl
+        nccl = self.nccl
         if not nccl.available:
             raise RuntimeError("cupy.cuda.nccl is not available")
         self.ranks.note(f"CuPy {self.cupy.__version__}, get_version() {nccl.get_version()}, built "
@@ -78,14 +50,14 @@ class Suite:
         nccl = self.nccl
         for dtype in TYPES:
             for count in COUNTS:
-                data = self.put(self.ints(self.rank, count), dtype)
+                ints, factors = self.ints(self.rank, count), self.factors(self.rank, count)
                 got = self.put([0] * count, dtype)
-                for op, expected in ((nccl.NCCL_SUM, self.everyone(count).sum(0)),
-                                     (nccl.NCCL_MAX, self.everyone(count).max(0)),
-                                     (nccl.NCCL_MIN, self.everyone(count).min(0)),
-                                     (nccl.NCCL_PROD, self.everyone(count).prod(0))):
-                    if op == nccl.NCCL_PROD and self.world > 2:
-                        continue  # tested with one or two ranks only
+                for op, values, expected in (
+                        (nccl.NCCL_SUM, ints, self.everyone(count).sum(0)),
+                        (nccl.NCCL_MAX, ints, self.everyone(count).max(0)),
+                        (nccl.NCCL_MIN, ints, self.everyone(count).min(0)),
+                        (nccl.NCCL_PROD, factors, self.product(count))):
+                    data = self.put(values, dtype)
                     self.comm.allReduce(data.data.ptr, got.data.ptr, count, self.code(dtype), op, 0)
                     self.expect(got, expected, f"allReduce {dtype}, {count}, operation {op}")
         self.comm.check_async_error()
@@ -127,6 +99,38 @@ class Suite:
                 self.nccl.groupEnd()
                 self.expect(got, self.ints(before, count), f"ring of {count}")
 
+    def split(self):
+        """Splits by parity in reverse order, with and without a configuration; then leaves the last
+        rank out."""
+        nccl = self.nccl
+        if not hasattr(nccl.NcclCommunicator, "commSplit"):
+            raise checks.Skip("CuPy has no commSplit before version 14")
+        members = [rank for rank in range(self.world) if rank % 2 == self.rank % 2][::-1]
+        for config in (None, nccl.NcclConfig(split_share=1)):
+            part = self.comm.commSplit(self.rank % 2, self.world - self.rank, config)
+            self.expect_part(part, members, f"split by parity, configuration {config is not None}")
+            part.destroy()
+        left_out = self.world - 1
+        part = self.comm.commSplit(-1 if self.rank == left_out else 7, 0)
+        if self.rank == left_out:
+            self.ranks.expect(part is None, f"color -1: expected None, got {part}")
+        else:
+            self.expect_part(part, list(range(left_out)), "split without the last rank")
+            part.destroy()
+
+    def expect_part(self, part, members, what):
+        """Checks a communicator of `members`, ranks of the whole in the order of the part."""
+        nccl, count, root = self.nccl, 1001, len(members) - 1
+        for name, got, expected in (("size", part.size(), len(members)),
+                                    ("rank_id", part.rank_id(), members.index(self.rank)),
+                                    ("device_id", part.device_id(), self.gpu)):
+            self.ranks.expect(got == expected, f"{what}: {name}: expected {expected}, got {got}")
+        data, got = self.put(self.ints(self.rank, count)), self.put([0] * count)
+        part.allReduce(data.data.ptr, got.data.ptr, count, nccl.NCCL_FLOAT32, nccl.NCCL_SUM, 0)
+        self.expect(got, self.everyone(count)[members].sum(0), f"{what}: allReduce")
+        part.broadcast(data.data.ptr, got.data.ptr, count, nccl.NCCL_FLOAT32, root, 0)
+        self.expect(got, self.ints(members[root], count), f"{what}: broadcast")
+
     def ends(self):
         """Makes communicators of one rank and of all ranks, and ends them in both ways."""
         single, = self.nccl.NcclCommunicator.initAll([self.gpu])
@@ -156,6 +160,12 @@ class Suite:
             data, got = self.put(everyone[self.rank], dtype), self.put([0] * count, dtype)
             group.all_reduce(data, got)
             self.expect(got, everyone.sum(0), f"all_reduce {dtype}")
+        for op, values, expected in (("prod", self.factors(self.rank, count), self.product(count)),
+                                     ("max", everyone[self.rank], everyone.max(0)),
+                                     ("min", everyone[self.rank], everyone.min(0))):
+            data, got = self.put(values), self.put([0] * count)
+            group.all_reduce(data, got, op=op)
+            self.expect(got, expected, f"all_reduce {op}")
         data, got = self.put(everyone[self.rank]), self.put([0] * count)
         group.reduce(data, got, root=root, op="max")
         if self.rank == root:
@@ -208,7 +218,7 @@ def main():
     ranks.run("calls reach Oriel", ranks.check_library)
     suite = Suite(ranks, ranks.rank % gpus)
     ranks.run("NcclCommunicator", suite.start)
-    for name in ("all_reduce", "rooted", "gathered", "messages", "ends", "distributed",
+    for name in ("all_reduce", "rooted", "gathered", "messages", "split", "ends", "distributed",
                  "distributed_messages"):
         ranks.run(name, getattr(suite, name))
     ranks.finish(suite.close)
