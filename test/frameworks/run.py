@@ -34,10 +34,12 @@ SCRIPTS = {
     "torch_abort": ["torch"],
     "torch_ddp": ["torch", "sklearn"],
     "torch_fsdp": ["torch"],
+    "torch_threads": ["torch"],
     "accelerate_train": ["torch", "accelerate"],
     "lightning_train": ["torch", "lightning|pytorch_lightning"],
     "jax_collectives": ["jax", "jaxlib"],
     "cupy_collectives": ["cupy"],
+    "cupy_threads": ["cupy"],
 }
 
 
