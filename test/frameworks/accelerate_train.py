@@ -68,8 +68,8 @@ class Training:
         self.accelerator.wait_for_everyone()
 
 
-def main():
-    ranks, device = torch_ranks.start("accelerate")
+def run(ranks, device):
+    """Runs the checks of one rank, and ends the process."""
     work = Training(ranks, device)
     ranks.run("Accelerator", work.start)
     ranks.run("training", work.train)
@@ -80,6 +80,10 @@ def main():
         work.accelerator.end_training()
         torch_ranks.close()
     ranks.finish(close)
+
+
+def main():
+    run(*torch_ranks.start("accelerate"))
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ SCRIPTS = {
     "torch_fsdp": ["torch"],
     "torch_threads": ["torch"],
     "accelerate_train": ["torch", "accelerate"],
+    "accelerate_launch": ["torch", "accelerate"],
     "lightning_train": ["torch", "lightning|pytorch_lightning"],
     "jax_collectives": ["jax", "jaxlib"],
     "cupy_collectives": ["cupy"],
