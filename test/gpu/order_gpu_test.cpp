@@ -451,8 +451,8 @@ class TimedGraphs {
     for (ncclComm_t comm : comms_) require(ncclCommDestroy(comm), "ncclCommDestroy");
   }
 
-  /// Throws if the median time with ordered graphs is over 1.03 times the one without, in each of
-  /// three trials: other programs disturb one now and then.
+  /// Throws if the median time with ordered graphs is over 1.03 times the one without. Makes up to
+  /// three trials, since other programs disturb one now and then.
   void compare(std::size_t bytes, int launches) {
     require_cuda(cudaMemset(data_, 0, bytes), "clearing");
     const Graph graphs[] = {capture(comms_[0], bytes), capture(comms_[1], bytes)};

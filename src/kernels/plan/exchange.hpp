@@ -150,7 +150,7 @@ enum class ExchangeForm : std::uint8_t {
   any,      ///< some peers may be of other teams
   near,     ///< all peers are of this team
   packets,  ///< all peers are of this team and all messages go in packets
-  wide,     ///< as near; GPUs: several warps move each stream
+  wide,     ///< like near; GPUs: several warps move each stream
 };
 inline constexpr std::size_t kExchangeForms = 4;
 
