@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Compares Oriel's collectives and ring of sends and receives with Open MPI and MPICH on CPU ranks.
+"""Compares Oriel's collectives and ring of sends and receives with MPIs and memcpys on CPU ranks.
 
 All run together: floats, sums, out of place. Sizes are those of the larger buffer. Each contestant
 is a set of ranks that measures one round per request and sleeps otherwise. The rounds of all
 contestants alternate at each size, so that a drift of the machine affects all of them equally.
-The MPIs need: apt install openmpi-bin libopenmpi-dev mpich libmpich-dev
+The MPIs, Open MPI and MPICH, need: apt install openmpi-bin libopenmpi-dev mpich libmpich-dev
+memcpys.cpp says what the plain memcpys copy.
 
 Exit status: 0; 1 if a result was wrong, a contestant failed or there is no build. The exit status
 is 2 for wrong flags, and 77 if nothing could be measured. With --require, the exit status is 1 too
-if Oriel's speedup over the faster MPI is below requirement 5.22.
+if Oriel misses requirement 5.22: its speed-up over the faster MPI, and 0.95 of memcpys' speed.
 """
 import os
 import pathlib
@@ -25,7 +26,7 @@ import tempfile
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import benchmark  # noqa: E402
 
-SOURCE = pathlib.Path(__file__).resolve().parent / "mpi_collectives.c"
+FOLDER = pathlib.Path(__file__).resolve().parent
 ROUND_SECONDS = 0.03  # about how long a round of the slowest contestant lasts
 FEWEST_CALLS, MOST_CALLS = 4, 2000
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "reduce",
@@ -108,19 +109,20 @@ class Oriel(Contestant):
         self.process.stdin.close()
 
 
-class Mpi(Contestant):
+class Program(Contestant):
+    """Ranks of a program beside this script, which reads requests from a FIFO for each rank."""
+
     def __init__(self, name, options, collective, compiler, launcher, directory):
         super().__init__(name)
         self.directory = pathlib.Path(directory) / f"{name}-{collective}"
         self.directory.mkdir()
-        program = self.directory / "mpi_collectives"
-        subprocess.run([compiler, "-O2", "-std=c99", "-D_POSIX_C_SOURCE=200809L", "-o", program,
-                        SOURCE], check=True)
+        program = self.directory / name
+        subprocess.run([*compiler, "-O2", "-o", program], check=True)
         paths = [self.directory / f"request.{rank}" for rank in range(options.ranks)]
         for path in paths + [self.directory / "answer"]:
             os.mkfifo(path)
         self.process = subprocess.Popen(launcher + [program, collective, self.directory,
-                                                    str(max(options.sizes))],
+                                                    str(max(options.sizes)), str(options.ranks)],
                                         stdin=subprocess.DEVNULL, start_new_session=True)
         # O_RDWR: opening does not wait for the ranks, and no end of file is read before rank 0 has
         # opened its side.
@@ -153,13 +155,15 @@ def start_all(options, collective, directory):
     add("oriel_malloc", lambda: Oriel("oriel_malloc", options, collective, "none"), "")
     as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
     count = str(options.ranks)
+    mpi = [FOLDER / "mpi_collectives.c", "-std=c99", "-D_POSIX_C_SOURCE=200809L"]
     for name, compiler, launcher in (
-            ("open_mpi", "mpicc.openmpi",
+            ("open_mpi", ["mpicc.openmpi", *mpi],
              ["mpirun.openmpi", *as_root, "--oversubscribe", "-np", count]),
-            ("mpich", "mpicc.mpich", ["mpiexec.mpich", "-n", count])):
-        missing = [tool for tool in (compiler, launcher[0]) if shutil.which(tool) is None]
+            ("mpich", ["mpicc.mpich", *mpi], ["mpiexec.mpich", "-n", count]),
+            ("memcpys", ["c++", FOLDER / "memcpys.cpp", "-std=c++20"], [])):
+        missing = [tool for tool in (compiler[0], *launcher[:1]) if shutil.which(tool) is None]
         add(name,
-            lambda n=name, c=compiler, l=launcher: Mpi(n, options, collective, c, l, directory),
+            lambda n=name, c=compiler, l=launcher: Program(n, options, collective, c, l, directory),
             f"{missing[0]} is not installed" if missing else "")
     return found
 
@@ -187,25 +191,32 @@ def measure_size(contestants, size, rounds):
     row = {"bytes": size, "calls_per_round": calls, "rounds_us": times, "median_us": medians,
            "wrong": wrong}
     peers = [medians[name] for name in ("open_mpi", "mpich") if name in medians]
-    if peers:
-        row["speedup_over_best_mpi"] = {
-            name: min(peers) / medians[name] for name in medians if name.startswith("oriel")}
+    row["over_mpi"] = speedups(medians, peers)
+    row["over_memcpys"] = speedups(medians, [medians["memcpys"]] if "memcpys" in medians else [])
     return row
 
 
+def speedups(medians, peers):
+    """Returns each Oriel's speed-up over the fastest of the peers' times, if there are any."""
+    return {name: min(peers) / medians[name]
+            for name in medians if peers and name.startswith("oriel")}
+
+
 def print_row(row, names):
-    speedups = row.get("speedup_over_best_mpi", {})
     line = f"{row['bytes']:>10}" + "".join(f"{row['median_us'][name]:>15.2f}" for name in names)
-    line += "".join(f"{speedups[name]:>9.2f}" for name in names if name in speedups)
+    for one in (row["over_mpi"], row["over_memcpys"]):
+        line += "".join(f"{one[name]:>9.2f}" for name in names if name in one)
     print(line + f"{sum(row['wrong'].values()):>8}", flush=True)
 
 
 def falls_short(row):
-    speedups = row.get("speedup_over_best_mpi", {})
     size = row["bytes"]
-    aim = 1 if size <= 64 else 1.3 if size <= 4 << 10 else 1.5
-    return (speedups.get("oriel_windows", 0) < aim
-            or (size >= 1 << 10 and speedups.get("oriel_malloc", 0) < 1))
+
+    def is_below(name, aim):
+        return row["over_mpi"].get(name, 0) < aim and row["over_memcpys"].get(name, 0) < 0.95
+
+    return (is_below("oriel_windows", 1 if size <= 64 else 1.3 if size <= 4 << 10 else 1.5)
+            or (size >= 1 << 10 and is_below("oriel_malloc", 1)))
 
 
 def first_line(command):
@@ -238,9 +249,10 @@ def parse_options():
     parser.add_argument("--collectives", default="all_reduce",
                         help=f"by commas, or all: {', '.join(COLLECTIVES)} (%(default)s)")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--sizes", help="bytes, by commas (every power of two, 8 to 64M)")
+    parser.add_argument("--sizes", help="bytes, by commas, such as 8,4K,64M (every power "
+                                        "of two from 8 to 64M)")
     parser.add_argument("--only", help="contestants, by commas: oriel_windows, oriel_malloc, "
-                                       "open_mpi, mpich")
+                                       "open_mpi, mpich, memcpys")
     parser.add_argument("--out", help="write all rounds to this JSON file")
     parser.add_argument("--require", action="store_true", help="fail if Oriel falls short")
     options = parser.parse_args()
@@ -271,7 +283,7 @@ def compare(options, collective, directory):
             return []
         names = [one.name for one in contestants]
         print(f"# {collective}, float, {options.ranks} ranks, median of {options.rounds} rounds, "
-              "microseconds; then the speed-up of each Oriel over the faster MPI")
+              "microseconds; then the speed-up of each Oriel over the faster MPI and over memcpys")
         print(f"{'# bytes':>10}" + "".join(f"{name:>15}" for name in names), flush=True)
         rows = []
         for size in options.sizes:

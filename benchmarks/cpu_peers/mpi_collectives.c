@@ -4,12 +4,12 @@
    in read() on its own FIFO. An idle MPI thus takes no processor time from other measurements; a
    rank that waited inside MPI would spin.
 
-   mpi_collectives COLLECTIVE DIRECTORY MOST_BYTES: COLLECTIVE is named as in oriel-perf. BYTES
-   counts the larger buffer, as in oriel-perf; the root is rank 0. Rank r reads lines "BYTES CALLS
-   SETS SEED" from DIRECTORY/request.r. Rank 0 answers each on DIRECTORY/answer with "MICROSECONDS
-   WRONG": the slowest rank's time per call, and the number of wrong elements over all ranks. The
-   program ends when the requests end. It times the same as oriel-perf: one untimed call after a
-   barrier, then the loop, out of place, over SETS pairs of buffers from malloc. */
+   mpi_collectives COLLECTIVE DIRECTORY MOST_BYTES RANKS: COLLECTIVE is named as in oriel-perf.
+   BYTES counts the larger buffer, as in oriel-perf; the root is rank 0. Rank r reads lines "BYTES
+   CALLS SETS SEED" from DIRECTORY/request.r. Rank 0 answers each on DIRECTORY/answer with
+   "MICROSECONDS WRONG": the slowest rank's time per call, and the number of wrong elements over all
+   ranks. The program ends when the requests end. It times the same as oriel-perf: one untimed call
+   after a barrier, then the loop, out of place, over SETS pairs of buffers from malloc. */
 #include <mpi.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -219,10 +219,10 @@ int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-  for (collective = kAllReduce; argc == 4 && collective < kCollectives; ++collective)
+  for (collective = kAllReduce; argc == 5 && collective < kCollectives; ++collective)
     if (strcmp(argv[1], kNames[collective]) == 0) break;
-  if (argc != 4 || ranks > 64 || collective == kCollectives) {
-    fprintf(stderr, "mpi_collectives COLLECTIVE DIRECTORY MOST_BYTES, on at most 64 ranks\n");
+  if (argc != 5 || ranks != atoi(argv[4]) || ranks > 64 || collective == kCollectives) {
+    fprintf(stderr, "mpi_collectives COLLECTIVE DIRECTORY MOST_BYTES RANKS, on at most 64 ranks\n");
     MPI_Abort(MPI_COMM_WORLD, 2);
   }
   /* For every size the rotating buffers take at most two of the largest buffers, or 128 MiB. */
