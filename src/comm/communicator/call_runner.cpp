@@ -26,6 +26,7 @@ struct WayFacts {
   bool one_team;
   bool on_host;
   bool forces_streams;  ///< ORIEL_ALGORITHM is stream
+  bool may_fold;        ///< no algorithm is forced, and no input is scaled
 };
 
 /// Returns whether a broadcast that does not go in lines runs as a stream: scatter and all-gather,
@@ -85,6 +86,13 @@ bool prefers_lines(const WayFacts& facts, AlgorithmChoice forced) {
   }
 }
 
+/// Returns whether a short reduce of two CPU ranks is an exchange, whose root folds both inputs. In
+/// lines the other rank would have to wait for the root (docs/notes/cpu.md).
+bool folds_at_root(const WayFacts& facts) {
+  return facts.on_host && facts.one_team && facts.ranks == 2 && facts.may_fold &&
+         facts.block <= kernels::kMostFoldBytes;
+}
+
 /// Returns how a collective is carried out.
 Way way_of(const WayFacts& facts) {
   using kernels::Collective;
@@ -95,8 +103,10 @@ Way way_of(const WayFacts& facts) {
   const bool is_middling =
       facts.on_host && facts.ranks > 2 && facts.block > kShortOnHost && facts.block < kLongOnHost;
   switch (facts.collective) {
-    case Collective::all_reduce:
     case Collective::reduce:
+      if (folds_at_root(facts)) return Way::by_exchange;
+      [[fallthrough]];
+    case Collective::all_reduce:
       return facts.one_team ? Way::in_team : Way::among_teams;
     case Collective::broadcast:
       return streams_broadcast(facts) ? Way::in_team : Way::by_exchange;
@@ -141,8 +151,13 @@ Status CallRunner::plan_for(const CollectiveRequest& request, CallPlan& plan) co
     return {};
   }
   const AlgorithmChoice forced = parts_.settings->algorithm;
-  const WayFacts facts{request.collective, request.count * size_of(request.type), size(), one_team,
-                       on_host(),          forced == AlgorithmChoice::stream};
+  const WayFacts facts{request.collective,
+                       request.count * size_of(request.type),
+                       size(),
+                       one_team,
+                       on_host(),
+                       forced == AlgorithmChoice::stream,
+                       forced == AlgorithmChoice::automatic && request.op != ReduceOp::premul_sum};
   std::optional<kernels::Plan> lines;
   if (may_be_eager(facts)) {
     lines =

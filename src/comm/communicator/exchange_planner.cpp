@@ -123,12 +123,28 @@ kernels::RankCollective ExchangePlanner::collective_of(const CollectiveRequest& 
   collective.output = static_cast<std::byte*>(request.output);
   collective.count = request.count;
   collective.type = request.type;
+  collective.op = request.op;
   return collective;
+}
+
+void ExchangePlanner::set_fold(kernels::RankCollective& reduce) {
+  call_.fold.type = reduce.type;
+  call_.fold.op = reduce.op;
+  call_.fold.count = reduce.count;
+  call_.fold.inputs[reduce.rank] = reduce.input;
+  call_.fold.inputs[1 - reduce.rank] = peer_input_.data();
+  call_.fold.output = reduce.output;
+  reduce.output = peer_input_.data();
 }
 
 ExchangeCall& ExchangePlanner::call_of(const CollectiveRequest& request) {
   kernels::RankCollective collective = collective_of(request);
-  reach_output(collective);
+  call_.fold.output = nullptr;
+  if (request.collective == kernels::Collective::reduce) {
+    if (collective.rank == collective.root) set_fold(collective);
+  } else {
+    reach_output(collective);
+  }
   call_.launches.clear();
   call_.copies.clear();
   call_.short_exchange = nullptr;
@@ -207,6 +223,7 @@ void ExchangePlanner::plan_launches(kernels::Exchange& exchange) {
 }
 
 ExchangeCall& ExchangePlanner::call_of(PointToPointPlan& plan) {
+  call_.fold.output = nullptr;
   call_.launches.clear();
   call_.copies.clear();
   call_.short_exchange = nullptr;

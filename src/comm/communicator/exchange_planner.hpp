@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -91,6 +92,8 @@ class ExchangePlanner {
   std::byte* place_of(std::byte* data, std::uint64_t bytes) const;
   /// Sets the output of a call to its place_of().
   void reach_output(kernels::RankCollective& call) const;
+  /// Plans the root's fold of a reduce. The other rank's input goes to peer_input_ first.
+  void set_fold(kernels::RankCollective& reduce);
 
   kernels::Backend backend_;
   std::vector<std::vector<int>> teams_;
@@ -106,6 +109,7 @@ class ExchangePlanner {
   std::vector<kernels::PointToPoint> messages_;
   PointToPointPlan plan_;
   ExchangeCall call_;
+  alignas(64) std::array<std::byte, kernels::kMostFoldBytes> peer_input_{};
 };
 
 }  // namespace oriel::comm

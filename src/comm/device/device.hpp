@@ -61,6 +61,9 @@ struct ExchangeCall {
   /// planned for the part that cannot move at once.
   kernels::Exchange* short_exchange = nullptr;
   const kernels::ExchangeFacts* facts = nullptr;
+  /// CPU ranks: what the root of a reduce computes after the exchange. Has no output if there is
+  /// nothing to compute.
+  kernels::PairFold fold;
   /// CPU ranks: the record in which the collective is counted, and its description. `record` is
   /// null for sends and receives.
   kernels::CallRecord* record = nullptr;

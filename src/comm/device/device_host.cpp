@@ -95,6 +95,19 @@ class HostExecutor final : public Executor {
   }
   Status run_exchange(ExchangeCall& call) override {
     const std::lock_guard lock(call_lock_);
+    ORIEL_CHECK(move_messages(call));
+    if (call.fold.output != nullptr) kernels::fold_pair_on_host(call.fold);
+    return {};
+  }
+  void pass_over(kernels::CallRecord& record, const kernels::CollectiveCall& call) override {
+    const std::lock_guard lock(call_lock_);
+    kernels::record_call(record, call);
+  }
+  Status drain(Deadline /*deadline*/) override { return {}; }
+  bool is_in_use() override { return false; }
+
+ private:
+  static Status move_messages(ExchangeCall& call) {
     if (call.record != nullptr) number_messages(call);
     if (call.short_exchange != nullptr) {
       if (kernels::run_short_exchange_on_host(*call.short_exchange, *call.facts)) return {};
@@ -109,14 +122,7 @@ class HostExecutor final : public Executor {
     }
     return {};
   }
-  void pass_over(kernels::CallRecord& record, const kernels::CollectiveCall& call) override {
-    const std::lock_guard lock(call_lock_);
-    kernels::record_call(record, call);
-  }
-  Status drain(Deadline /*deadline*/) override { return {}; }
-  bool is_in_use() override { return false; }
 
- private:
   CallLock call_lock_;
 };
 

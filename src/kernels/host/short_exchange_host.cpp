@@ -167,4 +167,15 @@ bool run_short_exchange_on_host(Exchange& exchange, const ExchangeFacts& facts) 
   return all_sent && all_received;
 }
 
+void fold_pair_on_host(const PairFold& fold) {
+  host::ReduceLoopArgs loop;
+  loop.dsts = &fold.output;
+  loop.n_dsts = 1;
+  loop.srcs = fold.inputs;
+  loop.n_srcs = 2;
+  loop.count = fold.count;
+  loop.n_ranks_for_avg = 2;
+  host::find_reduce_loop(fold.type, fold.op, isa_in_use())(loop);
+}
+
 }  // namespace oriel::kernels

@@ -62,10 +62,12 @@ struct RankCollective {
   std::byte* output = nullptr;
   std::uint64_t count = 0;  ///< elements of a block, the data between two ranks
   DataType type = DataType::u8;
+  ReduceOp op = ReduceOp::sum;  ///< only if it is a reduce
 };
 
-/// Sets `exchange` to the messages of `call`, which must not reduce. Reuses the memory of
-/// `exchange`.
+/// Sets `exchange` to the messages of `call`. A reduce must have two ranks: the other rank sends
+/// its input to the root's `output`, and the root folds it later (PairFold). Other reductions are
+/// not exchanges. Reuses the memory of `exchange`.
 void set_exchange(Exchange& exchange, const RankCollective& call);
 
 /// Returns a broadcast among LSA teams as consecutive exchanges. `teams` has the ranks of each
@@ -242,6 +244,18 @@ void plan_exchange(const Exchange& exchange, const ExchangeFacts& facts, LaunchL
 /// once. Removes them from `exchange`. Returns whether nothing is left. What is left is to be
 /// planned and run as usual. This way needs no plan, so it is faster. CPU ranks only.
 [[nodiscard]] bool run_short_exchange_on_host(Exchange& exchange, const ExchangeFacts& facts);
+
+/// Last step of a reduce between two CPU ranks: combines both inputs into the root's output. Uses
+/// the loops of all reductions of CPU ranks, so the results have the same bits.
+struct PairFold {
+  DataType type = DataType::u8;
+  ReduceOp op = ReduceOp::sum;  ///< not premul_sum
+  std::uint64_t count = 0;
+  const std::byte* inputs[2] = {};  ///< in rank order
+  std::byte* output = nullptr;      ///< may be the root's input
+};
+inline constexpr std::size_t kMostFoldBytes = 4 << 10;
+void fold_pair_on_host(const PairFold& fold);
 
 /// Runs a launch on the calling thread, which is the rank. Blocks until all messages are complete.
 /// Returns false if a wait was aborted or timed out, or if a peer is in another call. The contents

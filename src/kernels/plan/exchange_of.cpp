@@ -30,7 +30,9 @@ std::uint32_t hash_of(std::uint64_t bytes, std::uint32_t kind, std::uint32_t typ
 
 std::uint32_t signature_of(const RankCollective& call) {
   const std::uint32_t root = has_root(call.collective) ? static_cast<std::uint32_t>(call.root) : 0;
-  return hash_of(call.count * size_of(call.type), static_cast<std::uint32_t>(call.collective),
+  const std::uint32_t op = reduces(call.collective) ? static_cast<std::uint32_t>(call.op) + 1 : 0;
+  return hash_of(call.count * size_of(call.type),
+                 static_cast<std::uint32_t>(call.collective) | op << 8,
                  static_cast<std::uint32_t>(call.type), root);
 }
 
@@ -102,7 +104,7 @@ class CollectiveExchange {
 
   void make() {
     if (bytes_ == 0) return;
-    if (sends() && receives()) {
+    if (sends() && receives() && !reduces(call_.collective)) {
       made_.copies.push_back({input_for(call_.rank), output_from(call_.rank), bytes_});
     }
     // Each rank starts with its neighbour, so that ranks do not all send to one rank at once.
@@ -126,7 +128,11 @@ class CollectiveExchange {
         call_.collective == Collective::broadcast || call_.collective == Collective::scatter;
     return !from_root || is_root(rank);
   }
-  bool receives(int rank) const { return call_.collective != Collective::gather || is_root(rank); }
+  bool receives(int rank) const {
+    const bool at_root =
+        call_.collective == Collective::gather || call_.collective == Collective::reduce;
+    return !at_root || is_root(rank);
+  }
   bool sends() const { return sends(call_.rank); }
   bool receives() const { return receives(call_.rank); }
 

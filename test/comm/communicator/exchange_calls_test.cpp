@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <catch2/catch.hpp>
@@ -155,6 +156,96 @@ TEST_CASE("a collective and a receive that wait for each other get an error that
       test_ranks.barrier();
       test_ranks.destroy(comms);
     }
+  }));
+}
+
+namespace {
+
+/// Returns bytes that are finite numbers in every type.
+std::vector<std::byte> finite_bytes(std::size_t count, std::uint64_t seed) {
+  constexpr std::byte kNoTopExponentBit{0xbf};
+  std::vector<std::byte> bytes(count);
+  for (std::size_t i = 0; i < count; ++i) bytes[i] = std::byte(mix(seed, i)) & kNoTopExponentBit;
+  return bytes;
+}
+
+/// Reduces to each root in and out of place, and compares the bits with those of an all-reduce.
+void compare_reduces(ncclComm_t comm, int rank, std::size_t count, DataType type,
+                     std::uint64_t seed) {
+  const std::size_t bytes = count * size_of(type);
+  const auto nccl_type = static_cast<ncclDataType_t>(type);
+  const auto input = finite_bytes(bytes, seed + static_cast<std::uint64_t>(rank));
+  for (const ncclRedOp_t op : {ncclSum, ncclProd, ncclMax, ncclMin, ncclAvg}) {
+    std::vector<std::byte> sum(bytes);
+    require(ncclAllReduce(input.data(), sum.data(), count, nccl_type, op, comm, nullptr), "all");
+    for (const int root : {0, 1}) {
+      std::vector<std::byte> output(bytes), both = input;
+      require(ncclReduce(input.data(), output.data(), count, nccl_type, op, root, comm, nullptr),
+              "a reduce out of place");
+      require(ncclReduce(both.data(), both.data(), count, nccl_type, op, root, comm, nullptr),
+              "a reduce in place");
+      const std::string which = fmt::format("operation {} of {} elements of type {} to root {}",
+                                            static_cast<int>(op), count, nccl_type, root);
+      require(output == (rank == root ? sum : std::vector<std::byte>(bytes)), which);
+      require(both == (rank == root ? sum : input), which + ", in place");
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a short reduce of two CPU ranks has the bits of an all-reduce", "[req:5.22]") {
+  const std::uint64_t seed = test_seed();
+  check_all_ok(run_ranks(LaunchMode::processes, 2, [seed](TestRanks& test_ranks) {
+    auto comms = test_ranks.init();
+    for (int type = 0; type < ncclNumTypes; ++type) {
+      for (const std::size_t count : {1, 7, 37, 513, 4096, 4097}) {
+        compare_reduces(comms[0], test_ranks.first(), count, static_cast<DataType>(type), seed);
+      }
+    }
+    test_ranks.destroy(comms);
+  }));
+}
+
+TEST_CASE("a rank's short reduces end before their root has come, the root gets them in order",
+          "[req:5.22]") {
+  const Environment bounded(Variables{{"ORIEL_COLLECTIVE_TIMEOUT", "60s"}});
+  check_all_ok(run_ranks(LaunchMode::processes, 2, [](TestRanks& test_ranks) {
+    auto comms = test_ranks.init();
+    const bool is_root = test_ranks.first() == 0;
+    for (const std::size_t count : {1, 1024}) {
+      if (is_root) test_ranks.barrier();
+      for (int call = 1; call <= 3; ++call) {
+        std::vector<float> data(count, static_cast<float>(is_root ? 10 * call : call));
+        require(
+            ncclReduce(data.data(), data.data(), count, ncclFloat, ncclSum, 0, comms[0], nullptr),
+            "ncclReduce");
+        const float sum = static_cast<float>(is_root ? 11 * call : call);
+        require(data == std::vector<float>(count, sum), fmt::format("call {}", call));
+      }
+      if (!is_root) test_ranks.barrier();
+    }
+    test_ranks.destroy(comms);
+  }));
+}
+
+TEST_CASE("ranks that differ in a short reduce get an error that says so", "[req:5.22][req:1.38]") {
+  const Environment bounded(Variables{{"ORIEL_COLLECTIVE_TIMEOUT", "20s"}});
+  // Reduces of 2,000 elements are no exchanges.
+  const auto wrong =
+      GENERATE(std::pair(ncclMax, 2), std::pair(ncclSum, 3), std::pair(ncclSum, 2000));
+  check_all_ok(run_ranks(LaunchMode::processes, 2, [wrong](TestRanks& test_ranks) {
+    auto comms = test_ranks.init();
+    std::vector<float> data(2000);
+    const auto [op, elements] = test_ranks.first() == 1 ? wrong : std::pair(ncclSum, 2);
+    const auto count = static_cast<std::size_t>(elements);
+    const ncclResult_t done =
+        ncclReduce(data.data(), data.data(), count, ncclFloat, op, 0, comms[0], nullptr);
+    const ncclResult_t result = done == ncclSuccess ? await_failure(comms[0]) : done;
+    require(result == ncclInvalidUsage || result == ncclRemoteError, "it failed");
+    require_words(ncclGetLastError(comms[0]), {"are in different calls"});
+    test_ranks.barrier();
+    test_ranks.destroy(comms);
   }));
 }
 
