@@ -40,6 +40,8 @@ ORIEL_DEVICE_FN constexpr std::uint64_t ready_word(std::uint64_t number, std::ui
 }
 /// Flag in a ready word: the slot is empty, and its sender requests the place of the message.
 inline constexpr std::uint64_t kAsks = std::uint64_t{1} << 63;
+/// Flag in a ready word of a CPU rank: the message goes in slots, whatever the receiver's offer is.
+inline constexpr std::uint64_t kInSlots = std::uint64_t{1} << 62;
 
 /// Computes addresses of the channels inside a team, by arithmetic alone.
 class ChannelPlaces {
@@ -264,11 +266,11 @@ class PeerChannel {
     }
     places_.wake(index_);
   }
-  /// Marks slot `number`, which the group has filled with `bytes` bytes, as ready at the peer.
-  /// Returns false if the queue has failed.
-  ORIEL_DEVICE_FN bool publish(std::uint64_t number, std::uint64_t bytes,
-                               std::uint32_t signature) const {
-    const std::uint64_t word = ready_word(number, signature);
+  /// Marks slot `number`, which the group has filled with `bytes` bytes, as ready at the peer. The
+  /// ready word gets `flags`. Returns false if the queue has failed.
+  ORIEL_DEVICE_FN bool publish(std::uint64_t number, std::uint64_t bytes, std::uint32_t signature,
+                               std::uint64_t flags = 0) const {
+    const std::uint64_t word = flags | ready_word(number, signature);
     const std::uint64_t offset = offsets_.ready_at_peer(number);
     Group::sync();
     if constexpr (kFar) {

@@ -95,12 +95,14 @@ class SendStream {
     const bool has_way = DataOps::kReads && goes_in_slots_;
     if (cursor_.asks() && !has_way && !take_offer()) return false;
     const std::uint64_t bytes = cursor_.bytes();
-    if (!cursor_.is_direct()) {
+    const bool in_slot = !cursor_.is_direct();
+    if (in_slot) {
       ops_.send(channel_.filled(sent_), cursor_.data(), bytes);
     } else if (!expose()) {
       ops_.place(target_ + cursor_.moved(), cursor_.data(), bytes);
     }
-    if (!channel_.publish(sent_, bytes, cursor_.signature())) return false;
+    const std::uint64_t flags = DataOps::kReads && in_slot && cursor_.asks() ? kInSlots : 0;
+    if (!channel_.publish(sent_, bytes, cursor_.signature(), flags)) return false;
     ++sent_;
     if constexpr (DataOps::kReads) {
       // Restarts the message in slots if the receiver cannot read it; nothing of it has moved.
@@ -157,9 +159,21 @@ class SendStream {
     if (!done() && cursor_.asks()) Group::sync();  // the request comes after all packets
   }
   /// Sends the request once, then polls for the offer. Only the calling thread keeps this state.
+  ///
+  /// A CPU rank does not wait if the peer's last offer was none, because the next is mostly none as
+  /// well. The wait takes longer than a second copy of a short message. Waits for offers that may
+  /// be reads, which a receiver tries now and then.
   ORIEL_DEVICE_FN bool has_offer() {
+    if constexpr (DataOps::kReads) {
+      goes_in_slots_ = !has_asked_ && !ops_.is_timed(index_, cursor_.message_bytes()) &&
+                       !has_offer_word() && channel_.offered_offset() == kNoOffset;
+      if (goes_in_slots_) return true;
+    }
     if (!has_asked_) channel_.ask(sent_, cursor_.signature());
     has_asked_ = true;
+    return has_offer_word();
+  }
+  ORIEL_DEVICE_FN bool has_offer_word() {
     offer_ = channel_.offered_word();
     return offer_ >> kSignatureBits == sent_ + 1;
   }
@@ -190,7 +204,7 @@ class SendStream {
   std::int32_t index_;          // index of the peer in the team
   bool is_read_ = false;        // the receiver reads this message itself
   bool is_exposed_ = false;     // the receiver may still read this message, or an earlier one
-  bool goes_in_slots_ = false;  // the receiver was to read this message, but cannot
+  bool goes_in_slots_ = false;  // no offer is awaited, or the receiver was to read but cannot
 };
 
 template <class Group, class DataOps, class M, ExchangeForm kForm>
@@ -223,7 +237,7 @@ class ReceiveStream {
     if (has_packets_instead_) return true;
     word_ = channel_.ready(received_);
     // Fails early on a request with another signature: its sender is not going to fill the slot.
-    if (is_next(word_ & ~kAsks)) return !is_question() || differs();
+    if (is_next(word_)) return !is_question() || differs();
     if (++polls_ % kPollsPerPacketCheck == 0) has_packets_instead_ = has_unexpected_packets();
     return has_packets_instead_;
   }
@@ -235,6 +249,10 @@ class ReceiveStream {
     if (Group::any(is_other)) return false;
     if constexpr (DataOps::kReads) {
       begin_timed();
+      if (cursor_.asks() && (word_ & kInSlots) != 0) {
+        reads_ = false;
+        cursor_.set_direct(false);
+      }
       if (reads_ && cursor_.is_direct()) {
         if (exposed() == nullptr) return begin_again();
         if (!read()) return false;
@@ -270,10 +288,10 @@ class ReceiveStream {
   }
   /// Returns whether `word` is a ready word of the next slot.
   ORIEL_DEVICE_FN bool is_next(std::uint64_t word) const {
-    return word >> kSignatureBits == received_ + 1;
+    return (word & ~(kAsks | kInSlots)) >> kSignatureBits == received_ + 1;
   }
   /// Returns whether the sender has filled the next slot, or requests the place of its message.
-  ORIEL_DEVICE_FN bool is_filled() const { return is_next(channel_.ready(received_) & ~kAsks); }
+  ORIEL_DEVICE_FN bool is_filled() const { return is_next(channel_.ready(received_)); }
   /// Returns the header that the next packets must have: the next slot and the message's signature.
   ORIEL_DEVICE_FN std::uint64_t header() const {
     return ready_word(received_, cursor_.signature());

@@ -344,6 +344,39 @@ TEST_CASE("the source of a rendezvous read may be freed once its send has failed
   }
 }
 
+TEST_CASE(
+    "a sender does not wait for a receiver whose last buffer had no offer, wherever the next is",
+    "[req:5.9][req:5.22]") {
+  std::mt19937_64 random(test::test_seed());
+  Team team(2, 1 << 17);
+  Bytes data = pattern(1, 20'000);
+  REQUIRE(data.size() >= team.layout().least_direct_bytes);
+  Bytes plain(data.size());
+  const auto window = std::as_writable_bytes(team.buffer(1)).first(data.size());
+  const auto run = [&](int rank, std::byte* to, ExchangeFacts facts) {
+    const bool sends = rank == 0;
+    const PointToPoint call{sends, sends ? data.data() : to, data.size(), 1 - rank};
+    return Team::run(test::launches_of(test::exchange_of({call}, rank).value(), facts), random);
+  };
+  const auto waits = [&](int rank) {
+    ExchangeFacts facts = team.facts(rank);
+    facts.memory.processes = nullptr;  // no rank reads another's memory
+    return facts;
+  };
+  Team readers(2, 1 << 17, PeerProcess::Reach::own_process);
+  for (std::byte* const to : {plain.data(), window.data(), plain.data()}) {
+    // Both run at once, and the offer is none.
+    REQUIRE(team.on_ranks([&](int rank) { return run(rank, plain.data(), waits(rank)); }) == 2);
+    std::fill_n(to, data.size(), std::byte{0});
+    REQUIRE(run(0, nullptr, waits(0)));  // ends although the receiver has not called
+    ExchangeFacts facts = waits(1);
+    // In the last round the receiver offers to read the message.
+    if (to == plain.data()) facts.memory.processes = readers.facts(1).memory.processes;
+    REQUIRE(run(1, to, facts));
+    CHECK(std::equal(data.begin(), data.end(), to));
+  }
+}
+
 TEST_CASE("a receive in packets of another size than its send fails", "[req:5.3]") {
   for (const auto& [sent, received] :
        {std::pair(8u, 56u), std::pair(40u, 48u), std::pair(56u, 8u)}) {
