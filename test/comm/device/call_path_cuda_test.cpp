@@ -12,7 +12,9 @@
 
 #include "base/cuda_scope.hpp"
 #include "comm/support/logged_executor.hpp"
+#include "support/cuda/fault_cuda.hpp"
 #include "support/cuda/noted_calls.hpp"
+#include "support/fail_each_call.hpp"
 #include "support/failing_memory.hpp"
 #include "support/words.hpp"
 
@@ -264,6 +266,79 @@ TEST_CASE("a launch that the driver refuses is named, and the next one goes on",
   CHECK(has(refused.error().to_string(), "launching stream of"));
   driver.launches_left = 1;
   joined.reduce(stream('a'));
+}
+
+namespace {
+
+/// A kind of call: returns how it ended. Stream a has the communicator's last call.
+struct CallKind {
+  const char* name;
+  Status (*make)(JoinedStreams& joined);
+};
+
+Status exchange_of_two_streams(JoinedStreams& joined) {
+  const std::vector<void*> streams{stream('b'), stream('c')};
+  ORIEL_CHECK(joined.check(streams));
+  ORIEL_CHECK(joined.executor().join_streams(streams.front(), streams));
+  ORIEL_CHECK(joined.exchange(streams.front(), 2));
+  return joined.executor().release_streams(streams.front(), streams);
+}
+Status captured_calls(JoinedStreams& joined) {
+  driver.captures = {{stream('b'), 7}};
+  ORIEL_CHECK(joined.executor().run({}, {}, stream('b')));
+  return joined.exchange(stream('b'), 2);
+}
+
+/// Returns whether a call succeeds although this driver call has failed. Two of them restore the
+/// thread's state. The third removes an edge between nodes that are ordered anyway.
+bool may_fail_unnoticed(const std::string& driver_call) {
+  return driver_call == "ctx_pop_current" || driver_call == "thread_exchange_stream_capture_mode" ||
+         driver_call == "graph_remove_dependencies";
+}
+
+constexpr CallKind kCallKinds[] = {
+    {"a reduction",
+     [](JoinedStreams& joined) { return joined.executor().run({}, {}, stream('a')); }},
+    {"a reduction on another stream",
+     [](JoinedStreams& joined) { return joined.executor().run({}, {}, stream('b')); }},
+    {"a call among teams",
+     [](JoinedStreams& joined) { return joined.executor().run_hierarchy({}, stream('b')); }},
+    {"an exchange", [](JoinedStreams& joined) { return joined.exchange(stream('a'), 2); }},
+    {"an exchange of two streams", exchange_of_two_streams},
+    {"copies by engines",
+     [](JoinedStreams& joined) {
+       return joined.copy(stream('a'), {8, 16, 24}, true);
+     }},
+    {"captured calls", captured_calls},
+};
+
+}  // namespace
+
+TEST_CASE("if a driver call of any kind of call fails, so does the call, and the next one goes on",
+          "[req:5.21][req:5.6]") {
+  for (const CallKind& kind : kCallKinds) {
+    INFO(kind.name);
+    const auto use = [&](FaultPlan& plan) {
+      JoinedStreams joined;
+      joined.reduce(stream('a'));
+      const CudaFaultHooks hooks;
+      Status outcome;
+      {
+        const ScopedCudaFaults faults(plan);
+        outcome = kind.make(joined);
+      }
+      driver.captures.clear();
+      joined.reduce(stream('a'));
+      joined.reduce(stream('b'));
+      for (const auto& graph : driver.graphs) graph();
+      return outcome;
+    };
+    const auto check = [](const FaultPlan& plan, const Status& outcome) {
+      if (plan.hit() && outcome.ok()) CHECK(may_fail_unnoticed(plan.failed.load()));
+    };
+    const long calls = fail_each_call(CUDA_ERROR_UNKNOWN, use, check);
+    CHECK(calls >= 4);
+  }
 }
 
 TEST_CASE("a GPU whose kernels cannot be loaded gets no communicator", "[req:5.6]") {
