@@ -137,7 +137,10 @@ class CudaBackend final : public Backend {
     report_ = static_cast<CheckReport*>(report);
     ORIEL_TRY(void* keys, allocate(kMostCheckedRanks * sizeof(std::uint64_t)));
     keys_ = static_cast<std::uint64_t*>(keys);
-    return {};
+    // Ranks may be threads that share a GPU. A stream's first work was then seen not to begin while
+    // kernels of other ranks wait for it (docs/notes/exchanges.md).
+    launch_delay(0, stream_);
+    return finish("starting a stream");
   }
 
   Status finish(const char* doing) {
