@@ -11,7 +11,7 @@ memcpys.cpp says what the plain memcpys copy.
 
 Exit status: 0; 1 if a result was wrong, a contestant failed or there is no build. The exit status
 is 2 for wrong flags, and 77 if nothing could be measured. With --require, the exit status is 1 too
-if Oriel misses requirement 5.22: its speed-up over the faster MPI, and 0.95 of memcpys' speed.
+if Oriel misses requirement 5.22: its speed-up over the faster MPI, or 0.95 of memcpys' speed.
 """
 import os
 import pathlib

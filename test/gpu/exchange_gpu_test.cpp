@@ -238,8 +238,10 @@ void exchange_in_each_kind(TestRanks& test_ranks) {
     try {
       for (const std::size_t count : counts) {
         step += 100;
-        const int root = static_cast<int>(step / 100) % test_ranks.size();
-        const bool in_graph = step % 200 == 0;
+        // Over the rounds each count has every root, plain and in graphs.
+        const std::uint64_t turn = step / 100 + round;
+        const int root = static_cast<int>(turn / 2) % test_ranks.size();
+        const bool in_graph = turn % 2 == 0;
         rank.check_all(step, count, root, in_graph);
         rank.check_reduce_scatter(step + 50, count, in_graph);
       }

@@ -114,7 +114,7 @@ class LocalCopies {
 
 /// Runs one launch of an exchange, after the predecessor in the stream has ended. Runs the group's
 /// stream to its end, or until a wait is given up, and makes the group's share of the local copies.
-/// The last warp of CTA 0, which seldom has a stream, sends the signature of the call.
+/// The last warp of CTA 0 first sends the signature of the call.
 template <ExchangeForm kForm>
 __device__ void run_exchange(const ExchangeArguments& arguments) {
   using Group = std::conditional_t<kForm == ExchangeForm::wide, SubCta, device::Warp>;

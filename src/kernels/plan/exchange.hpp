@@ -19,9 +19,9 @@
 #include "kernels/plan/layout.hpp"
 
 /// Plans exchanges. An exchange is the set of messages that one rank sends and receives over
-/// channels. Collectives that do not reduce, and groups of sends and receives, are planned as
-/// exchanges. Ranks are those of the communicator. All functions here are pure, except
-/// run_exchange_on_host() and run_short_exchange_on_host().
+/// channels. Collectives that do not reduce, short reduces of two CPU ranks, and groups of sends
+/// and receives are planned as exchanges. Ranks are those of the communicator. All functions here
+/// are pure, except those whose names end in _on_host.
 namespace oriel::kernels {
 
 /// A message to or from one other rank.

@@ -41,8 +41,8 @@ std::vector<Placed> in_rounds(const Exchange& exchange, int rank, int ranks) {
   return placed;
 }
 
-/// Counts the warps of a GPU that a launch needs so far. Messages from one rank to another take a
-/// warp for each channel that they use.
+/// Counts the streams that a launch needs so far. Messages from one rank to another take a stream
+/// for each channel that they use.
 class StreamCount {
  public:
   explicit StreamCount(const ExchangeFacts& facts) : facts_(facts) {}
@@ -118,7 +118,7 @@ class MessagePlacer {
     launch_.message[launch_.messages++] = message;
     if (is_send) launch_.sends = launch_.messages;
   }
-  /// Ends the last run. Returns the number of warps that the messages take.
+  /// Ends the last run. Returns the number of streams that the messages take.
   std::int32_t finish() {
     streams_ += std::exchange(channels_, 0);
     set_begin(launch_.run[launch_.runs]);
@@ -219,6 +219,8 @@ void widen(ExchangeArguments& launch, const ExchangeFacts& facts) {
   launch.form = ExchangeForm::wide;
   launch.stream_warps = warps;
   launch.ctas = std::max(launch.ctas, ctas_for(warps * streams));
+  if (launch.copies == 0) return;
+  launch.ctas = std::max(launch.ctas, std::min(facts.most_ctas, ctas_for(2 * warps * senders)));
 }
 
 /// Cuts the messages into as many launches as they need.

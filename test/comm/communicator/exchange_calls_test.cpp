@@ -229,6 +229,30 @@ TEST_CASE("a rank's short reduces end before their root has come, the root gets 
   }));
 }
 
+TEST_CASE("short reduces of one group to different roots are right", "[req:5.2][req:5.22]") {
+  check_all_ok(run_ranks(LaunchMode::processes, 2, [](TestRanks& test_ranks) {
+    auto comms = test_ranks.init();
+    const int me = test_ranks.first();
+    for (const std::size_t count : {1, 1024}) {
+      std::vector<std::vector<float>> data;
+      require(ncclGroupStart(), "ncclGroupStart");
+      for (int call = 0; call < 6; ++call) {
+        auto& one = data.emplace_back(count, static_cast<float>(10 * call + me));
+        require(ncclReduce(one.data(), one.data(), count, ncclFloat, ncclSum, call % 2, comms[0],
+                           nullptr),
+                "ncclReduce");
+      }
+      require(ncclGroupEnd(), "ncclGroupEnd");
+      for (int call = 0; call < 6; ++call) {
+        const float value = static_cast<float>(call % 2 == me ? 20 * call + 1 : 10 * call + me);
+        require(data[static_cast<std::size_t>(call)] == std::vector<float>(count, value),
+                fmt::format("call {} of {} elements", call, count));
+      }
+    }
+    test_ranks.destroy(comms);
+  }));
+}
+
 TEST_CASE("ranks that differ in a short reduce get an error that says so", "[req:5.22][req:1.38]") {
   const Environment bounded(Variables{{"ORIEL_COLLECTIVE_TIMEOUT", "20s"}});
   // Reduces of 2,000 elements are no exchanges.

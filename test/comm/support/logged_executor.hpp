@@ -160,9 +160,9 @@ inline CUresult remove_edges(CUgraph graph, const CUgraphNode* from, const CUgra
 }
 
 inline bool is_exchange(CUfunction kernel) {
-  using kernels::ExchangeForm;
-  for (const auto form : {ExchangeForm::any, ExchangeForm::near, ExchangeForm::packets, ExchangeForm::wide}) {
-    const void* const known = kernels::detail::exchange_kernel_for(form);
+  for (std::size_t form = 0; form < kernels::kExchangeForms; ++form) {
+    const void* const known =
+        kernels::detail::exchange_kernel_for(static_cast<kernels::ExchangeForm>(form));
     if (reinterpret_cast<const void*>(kernel) == known) return true;
   }
   return false;
