@@ -13,7 +13,8 @@
 namespace oriel::topo {
 namespace {
 
-constexpr std::uint16_t kVersion = 9;
+/// Raise it if this format changes, or what ranks write into each other's memory.
+constexpr std::uint16_t kVersion = 10;
 
 Error bad(const std::string& what) {
   return Error(ErrorCode::remote, "rank information: " + what);

@@ -347,13 +347,13 @@ TEST_CASE("the source of a rendezvous read may be freed once its send has failed
 TEST_CASE(
     "a sender does not wait for a receiver whose last buffer had no offer, wherever the next is",
     "[req:5.9][req:5.22]") {
-  std::mt19937_64 random(test::test_seed());
   Team team(2, 1 << 17);
   Bytes data = pattern(1, 20'000);
   REQUIRE(data.size() >= team.layout().least_direct_bytes);
   Bytes plain(data.size());
   const auto window = std::as_writable_bytes(team.buffer(1)).first(data.size());
   const auto run = [&](int rank, std::byte* to, ExchangeFacts facts) {
+    std::mt19937_64 random(static_cast<unsigned>(rank));
     const bool sends = rank == 0;
     const PointToPoint call{sends, sends ? data.data() : to, data.size(), 1 - rank};
     return Team::run(test::launches_of(test::exchange_of({call}, rank).value(), facts), random);
