@@ -188,7 +188,7 @@ TEST_CASE("the message of another version is refused with the two numbers", "[re
   message[0] = std::byte{2};
   const auto decoded = decode_rank_info(message);
   REQUIRE_FALSE(decoded.ok());
-  CHECK(has(decoded.error().message(), "format 2, this library knows 9"));
+  CHECK(has(decoded.error().message(), "format 2, this library knows 10"));
 }
 
 TEST_CASE("a pid means something inside one PID namespace of one node only", "[req:1.12]") {
