@@ -156,11 +156,12 @@ def start_all(options, collective, directory):
     as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
     count = str(options.ranks)
     mpi = [FOLDER / "mpi_collectives.c", "-std=c99", "-D_POSIX_C_SOURCE=200809L"]
+    copies = ["c++", FOLDER / "memcpys.cpp", "-std=c++20", f"-I{benchmark.ROOT / 'tools'}"]
     for name, compiler, launcher in (
             ("open_mpi", ["mpicc.openmpi", *mpi],
              ["mpirun.openmpi", *as_root, "--oversubscribe", "-np", count]),
             ("mpich", ["mpicc.mpich", *mpi], ["mpiexec.mpich", "-n", count]),
-            ("memcpys", ["c++", FOLDER / "memcpys.cpp", "-std=c++20"], [])):
+            ("memcpys", copies, [])):
         missing = [tool for tool in (compiler[0], *launcher[:1]) if shutil.which(tool) is None]
         add(name,
             lambda n=name, c=compiler, l=launcher: Program(n, options, collective, c, l, directory),

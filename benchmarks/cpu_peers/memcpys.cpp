@@ -9,6 +9,7 @@
 #include <cstring>
 #include <new>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <sched.h>
@@ -16,6 +17,8 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "common/own_processor.hpp"
 
 /// Measures plain memcpys of the traffic of a collective, one round per request, as
 /// mpi_collectives.c does. All buffers lie in memory that the ranks share, in huge pages where the
@@ -239,20 +242,6 @@ void Rank::serve(int rank, const std::string& directory) {
   }
 }
 
-/// Binds a rank to a processor of its own if there are enough, as oriel-perf does.
-void bind_to_own_processor(int rank, int ranks) {
-  cpu_set_t allowed;
-  if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) < ranks) return;
-  for (int processor = 0, left = rank; processor < CPU_SETSIZE; ++processor) {
-    if (!CPU_ISSET(processor, &allowed) || left-- > 0) continue;
-    cpu_set_t own;
-    CPU_ZERO(&own);
-    CPU_SET(processor, &own);
-    static_cast<void>(::sched_setaffinity(0, sizeof own, &own));  // optional: steadies times
-    return;
-  }
-}
-
 char* make_arena(std::size_t bytes) {
   char* const arena = static_cast<char*>(map_shared(bytes));
   std::memset(arena, 0, bytes);
@@ -283,7 +272,7 @@ int run(const std::string& collective, const std::string& directory, std::size_t
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     }
   }
-  bind_to_own_processor(rank, ranks);
+  oriel::tools::bind_to_own_processor(rank, ranks);
   touch(arena, arena_bytes);
   self.serve(rank, directory);
   while (rank == 0 && ::wait(nullptr) > 0) {

@@ -13,10 +13,10 @@
 #include <thread>
 
 #include <fmt/format.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include "base/try.hpp"
+#include "common/own_processor.hpp"
 #include "perf/backend.hpp"
 #include "perf/buffers.hpp"
 #include "perf/collective_call.hpp"
@@ -51,21 +51,6 @@ Result<ncclUniqueId> from_hex(const std::string& text) {
     id.internal[i] = static_cast<char>(byte);
   }
   return id;
-}
-
-// Binds a CPU rank to a processor of its own if there are enough. Otherwise a rank that the
-// coordinator wakes up may be scheduled on a processor where another rank spins.
-void bind_to_own_processor(int rank, int ranks) {
-  cpu_set_t allowed;
-  if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) < ranks) return;
-  for (int processor = 0, left = rank; processor < CPU_SETSIZE; ++processor) {
-    if (!CPU_ISSET(processor, &allowed) || left-- > 0) continue;
-    cpu_set_t own;
-    CPU_ZERO(&own);
-    CPU_SET(processor, &own);
-    static_cast<void>(::sched_setaffinity(0, sizeof own, &own));  // optional: steadies times
-    return;
-  }
 }
 
 // One kind and size of call, set by "prepare".
@@ -184,7 +169,7 @@ Result<Json> Worker::start() {
     ORIEL_TRY(backend_, make_cuda_backend(place_.local_rank));
   } else {
     backend_ = make_host_backend();
-    bind_to_own_processor(place_.local_rank, place_.ranks);
+    tools::bind_to_own_processor(place_.local_rank, place_.ranks);
   }
   backend_->watch([this] { return watch_communicator(); });
   std::array<char, 256> host{};

@@ -127,6 +127,13 @@ kernels::RankCollective ExchangePlanner::collective_of(const CollectiveRequest& 
   return collective;
 }
 
+void ExchangePlanner::clear_call() {
+  call_.launches.clear();
+  call_.copies.clear();
+  call_.short_exchange = nullptr;
+  call_.fold.output = nullptr;
+}
+
 void ExchangePlanner::set_fold(kernels::RankCollective& reduce) {
   call_.fold.type = reduce.type;
   call_.fold.op = reduce.op;
@@ -139,15 +146,12 @@ void ExchangePlanner::set_fold(kernels::RankCollective& reduce) {
 
 ExchangeCall& ExchangePlanner::call_of(const CollectiveRequest& request) {
   kernels::RankCollective collective = collective_of(request);
-  call_.fold.output = nullptr;
+  clear_call();
   if (request.collective == kernels::Collective::reduce) {
     if (collective.rank == collective.root) set_fold(collective);
   } else {
     reach_output(collective);
   }
-  call_.launches.clear();
-  call_.copies.clear();
-  call_.short_exchange = nullptr;
   if (!one_team() && request.collective == kernels::Collective::broadcast) {
     for (const auto& part : kernels::broadcast_among_teams(collective, teams_)) {
       kernels::plan_exchange(part, facts_, call_.launches);
@@ -176,7 +180,7 @@ ExchangeCall& ExchangePlanner::copies_of(const CollectiveRequest& request, std::
   std::byte* const own = memory.scratch + slot * static_cast<std::uint64_t>(memory.rank);
   kernels::plan_copy_engines(collective_of(request),
                              {memory.flat_base, memory.stride_4g, offset, own + tokens_}, copies_);
-  call_.launches.clear();
+  clear_call();
   kernels::plan_exchange(copies_.entry, facts_, call_.launches);
   call_.launches_before_copies = call_.launches.size();
   call_.copies.swap(copies_.copies);
@@ -223,10 +227,7 @@ void ExchangePlanner::plan_launches(kernels::Exchange& exchange) {
 }
 
 ExchangeCall& ExchangePlanner::call_of(PointToPointPlan& plan) {
-  call_.fold.output = nullptr;
-  call_.launches.clear();
-  call_.copies.clear();
-  call_.short_exchange = nullptr;
+  clear_call();
   plan_launches(plan.exchange);
   call_.stream = plan.stream;
   call_.record = nullptr;

@@ -92,6 +92,8 @@ class ExchangePlanner {
   std::byte* place_of(std::byte* data, std::uint64_t bytes) const;
   /// Sets the output of a call to its place_of().
   void reach_output(kernels::RankCollective& call) const;
+  /// Removes from call_ what the last exchange has left.
+  void clear_call();
   /// Plans the root's fold of a reduce. The other rank's input goes to peer_input_ first.
   void set_fold(kernels::RankCollective& reduce);
 

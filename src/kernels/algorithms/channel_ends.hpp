@@ -230,8 +230,8 @@ class PeerChannel {
   ORIEL_DEVICE_FN std::uint64_t offset_of(const std::byte* place) const {
     return places_.offset_here(place);
   }
-  /// Returns the word of the peer's offer. One thread calls. Once the word has arrived,
-  /// offered_offset() is valid until the next slot is published. Any thread calls it.
+  /// Returns the word of the peer's offer. One thread calls. Once the word has arrived, any thread
+  /// may call offered_offset(), until the next slot is published.
   ORIEL_DEVICE_FN std::uint64_t offered_word() const {
     return load(offsets_.offer() + offsetof(ChannelOffer, word));
   }

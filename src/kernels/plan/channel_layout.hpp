@@ -26,9 +26,9 @@
 /// sender's memory (rendezvous read). The sender then puts the address into the slot. It waits for
 /// the credit, or revokes the read permission if its call fails (ReadPermission). If the Linux
 /// kernel cannot read that memory, the sender puts null there, and the message goes through slots.
-/// If the last offer was none, the sender of a message of less than 64 KiB does not wait for the
-/// next. It marks the first slot, so that the receiver takes the message from the slots whatever it
-/// has offered.
+/// If the last offer was none, the sender does not wait for the next, except if it may be a read of
+/// another process. The sender marks the first slot, so that the receiver takes the message from
+/// the slots whatever it has offered.
 ///
 /// Packets: a short message between ranks of a team goes in packets, whose flags show that they
 /// have arrived (oriel/device/packet.hpp). Packets have a ring of their own beside the slots. Their
