@@ -122,6 +122,7 @@ Task<Result<DeviceCommMemory>> Communicator::make_device_comm(EventLoop& loop,
 
 Status Communicator::finalize() {
   ORIEL_CHECK(check_usable());
+  parts_.executor->close();
   if (Status drained = drain(); !drained.ok()) {
     detect_failure();
     return as_seen_by(rank(), std::move(drained).error());

@@ -110,6 +110,10 @@ class Executor {
   /// Returns whether enqueued work is incomplete, or a graph that holds a call may still be
   /// launched. In both cases memory of the communicator may be in use. Does not block.
   virtual bool is_in_use() = 0;
+  /// GPU: refuses calls from now on, since the communicator ends. drain() and is_in_use() then see
+  /// each call that another thread has still been able to enqueue. Host: does nothing, because a
+  /// call runs in its caller's thread, which keeps the memory. Any thread; does not block.
+  virtual void close() {}
   /// Returns the number of the launch of the last call, from 1. Returns 0 if the call was captured,
   /// or if the executor does not mark launches.
   virtual std::uint64_t last_mark() const { return 0; }

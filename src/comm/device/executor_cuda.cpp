@@ -129,9 +129,17 @@ Status CudaExecutor::follow_others(StreamScope& on, const CtaBudget::Turn& turn)
   return {};
 }
 
+Status CudaExecutor::check_open() const {
+  if (!is_closed_.load(std::memory_order_relaxed)) return {};
+  return Error(ErrorCode::invalid_usage,
+               "another thread has finalized, destroyed or aborted the communicator meanwhile")
+      .with_hint("end a communicator after the last call on it has returned, in any thread");
+}
+
 template <class Launch>
 Status CudaExecutor::run_in_order(CUstream stream, const Launch& launch) {
   const std::lock_guard lock(mutex_);
+  ORIEL_CHECK(check_open());
   ORIEL_TRY(auto on, StreamScope::enter(gpu_.context, stream));
   ORIEL_TRY(const auto place, order_->begin(on));
   std::optional<CtaBudget::Turn> turn;  // held until end() has recorded the launch
@@ -185,9 +193,13 @@ std::optional<std::uint64_t> CudaExecutor::ended_marks() {
 }
 
 bool CudaExecutor::is_in_use() {
-  if (order_->has_graphs()) return true;
+  // Also graphs are counted under the lock, since a call that is being captured may add one. A
+  // launch may hold the lock for long, see query_last_launch().
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock() || order_->has_graphs()) return true;
+  if (!order_->has_launched()) return false;
   const auto scope = CudaScope::enter(gpu_.context);
-  return scope.ok() && query_last_launch() == CUDA_ERROR_NOT_READY;
+  return scope.ok() && order_->query() == CUDA_ERROR_NOT_READY;
 }
 
 }  // namespace oriel::comm

@@ -52,6 +52,7 @@ class CudaExecutor final : public Executor {
                  const kernels::CollectiveCall& /*call*/) override {}
   Status drain(Deadline deadline) override;
   bool is_in_use() override;
+  void close() override { is_closed_ = true; }
   std::uint64_t last_mark() const override { return last_mark_; }
   std::optional<std::uint64_t> ended_marks() override;
 
@@ -59,6 +60,9 @@ class CudaExecutor final : public Executor {
   class LastLaunch;
   CudaExecutor(const Gpu& gpu, std::shared_ptr<const LastLaunch> last,
                std::unique_ptr<LaunchOrder> order);
+  /// Returns an error after close(). The caller holds mutex_. A drain() or is_in_use() that has
+  /// held it after close() and before the caller makes the caller see that the executor is closed.
+  Status check_open() const;
   /// Calls `launch(on, captured)`, ordered after earlier calls.
   template <class Launch>
   Status run_in_order(CUstream stream, const Launch& launch);
@@ -76,6 +80,7 @@ class CudaExecutor final : public Executor {
   std::unique_ptr<EngineCopies> engine_copies_;  // created by the first call with copies
   std::unique_ptr<LaunchMarks> marks_;           // null if launches are not marked
   std::atomic<std::uint64_t> last_mark_{0};
+  std::atomic<bool> is_closed_{false};
 };
 
 }  // namespace oriel::comm

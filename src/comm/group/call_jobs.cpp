@@ -77,13 +77,14 @@ struct CommunicatorCalls {
     if (launches.empty()) return {};
     return first->outcome = communicator->executor().join_streams(launches.front(), all_streams());
   }
-  /// Makes all streams wait for the last launch.
+  /// Makes all streams wait for the last launch. Keeps the outcome of a first call that has failed.
   Status release_streams() const {
     if (streams.size() < 2) return {};
     const auto launches = launch_streams();
     if (launches.empty()) return {};
-    return first->outcome =
-               communicator->executor().release_streams(launches.back(), all_streams());
+    Status released = communicator->executor().release_streams(launches.back(), all_streams());
+    if (first->outcome.ok()) first->outcome = released;
+    return released;
   }
 
  private:

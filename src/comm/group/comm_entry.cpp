@@ -86,6 +86,9 @@ Status CommEntry::begin_work() {
 std::shared_ptr<Communicator> CommEntry::close() {
   const std::lock_guard lock(mutex_);
   closed_ = true;
+  // A thread that has the entry already must enqueue nothing behind the drain that follows. The
+  // communicator's memory goes with the last reference, while a launch may still run.
+  if (communicator_ != nullptr) communicator_->executor().close();
   objects_.buffers.clear();
   return communicator_;
 }
@@ -100,6 +103,8 @@ Status CommEntry::finished(Result<std::shared_ptr<Communicator>> outcome) {
     }
     if (!abort_) {
       communicator_ = std::move(outcome).value();
+      if (closed_ && communicator_ != nullptr)
+        communicator_->executor().close();  // no end has drained it
       started_.store(communicator_.get(), std::memory_order_release);
       return {};
     }

@@ -85,7 +85,8 @@ class CommEntry {
   /// Returns whether the user has revoked or aborted the communicator and it had started.
   bool revoked() const;
   /// Ends the user's use of the handle and of the places for results, and the buffer registrations.
-  /// Returns the communicator, even while it is in progress; null if it has not started.
+  /// Refuses later launches, also those of calls that have the entry already. Returns the
+  /// communicator, even while it is in progress; null if it has not started.
   std::shared_ptr<Communicator> close();
 
  private:

@@ -54,6 +54,29 @@ TEST_CASE("a destruction in a group happens at its end, behind the calls before 
   });
 }
 
+TEST_CASE("CPU ranks that another thread destroys during a group keep their memory for its calls",
+          "[req:5.2][D3]") {
+  run_alone([] {
+    const auto comms = init_two();
+    std::array<std::weak_ptr<comm::Communicator>, 2> communicators;
+    for (std::size_t i = 0; i < 2; ++i) {
+      communicators[i] = comm::find_communicator(comms[i]).value();
+    }
+    float data[2] = {1, 2};
+    require(ncclGroupStart(), "ncclGroupStart");
+    for (std::size_t i = 0; i < 2; ++i) require(sum(&data[i], 1, comms[i]), "note");
+    std::array<ncclResult_t, 2> ended{};
+    std::thread([&] {
+      for (std::size_t i = 0; i < 2; ++i) ended[i] = ncclCommDestroy(comms[i]);
+    }).join();
+    for (const ncclResult_t each : ended) require(each, "ncclCommDestroy");
+    require(is_ended(comms[0]) && is_ended(comms[1]), "the handles have ended");
+    require(ncclGroupEnd(), "ncclGroupEnd");
+    require(data[0] == 3 && data[1] == 3, "the sum");
+    for (const auto& one : communicators) require(one.expired(), "memory is freed at once");
+  });
+}
+
 TEST_CASE("a call behind the end of its communicator in a group is refused, the group as well",
           "[req:5.2]") {
   run_alone([] {

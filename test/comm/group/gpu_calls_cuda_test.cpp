@@ -210,4 +210,26 @@ TEST_CASE("calls of a GPU rank are recorded once, when enqueued or captured, oth
   });
 }
 
+TEST_CASE("a group on two streams whose first launch the driver refuses returns the error",
+          "[req:5.2]") {
+  run_on_model([](FakeCuda& model, const GpuRank& rank, float* data) {
+    CUstream other = nullptr;
+    require(cuda().stream_create(&other, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS, "a stream");
+    CudaTable refusing = cuda();
+    refusing.launch_kernel_ex = [](const CUlaunchConfig*, CUfunction, void**, void**) {
+      return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+    };
+    {
+      const ScopedCudaTable scoped(refusing);
+      require(ncclGroupStart(), "ncclGroupStart");
+      for (const cudaStream_t stream : {rank.stream, static_cast<cudaStream_t>(other)}) {
+        require(ncclAllReduce(data, data, 2, ncclFloat, ncclSum, rank.comm, stream), "note");
+      }
+      expect_error(ncclGroupEnd(), ncclUnhandledCudaError, "the group");
+    }
+    require(model.launches() == 0, "launches");
+    require(cuda().stream_destroy(other) == CUDA_SUCCESS, "the stream");
+  });
+}
+
 }  // namespace oriel::test
