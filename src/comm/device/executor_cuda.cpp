@@ -132,7 +132,7 @@ Status CudaExecutor::follow_others(StreamScope& on, const CtaBudget::Turn& turn)
 Status CudaExecutor::check_open() const {
   if (!is_closed_.load(std::memory_order_relaxed)) return {};
   return Error(ErrorCode::invalid_usage,
-               "another thread has finalized, destroyed or aborted the communicator meanwhile")
+               "the communicator was finalized, destroyed or aborted before the call was enqueued")
       .with_hint("end a communicator after the last call on it has returned, in any thread");
 }
 

@@ -169,7 +169,7 @@ class RacedRank {
     require(RunningLaunches::frees_in_use == 0, what + ": memory in use was freed");
   }
   void require_refused(ncclResult_t result, const std::string& what) const {
-    expect_error(result, ncclInvalidUsage, what.c_str(), {"another thread has finalized"});
+    expect_error(result, ncclInvalidUsage, what.c_str(), {"before the call was enqueued"});
     require(launches() == 0, what + " was launched");
   }
 
