@@ -288,19 +288,18 @@ ncclResult_t pncclCommInitAll(ncclComm_t* comm, int ndev, const int* devlist);
 ncclResult_t ncclCommFinalize(ncclComm_t comm);
 ncclResult_t pncclCommFinalize(ncclComm_t comm);
 
-/// Frees this rank's part of a communicator and the windows still registered in it. A later call
-/// with the handle is an error, and on a GPU so is one of another thread that is not enqueued yet.
-/// A null handle is allowed. Local: other ranks need not call it. Blocking: waits first for the
-/// work enqueued here, and so for the ranks on which this work depends. If the communicator is
-/// unusable, this wait takes at most 5 seconds. If a kernel may still use memory, the memory is
-/// freed when the last kernel has ended. A graph that holds a call may be launched until it is
-/// destroyed, and keeps the memory until then. Takes up to 5 seconds more if a departed rank of
-/// another host may still read memory of this rank. All ranks make the same collective calls before
-/// they destroy the communicator. A rank that waits in a call for a departed rank gets
-/// ncclRemoteError. A call in progress on a non-blocking communicator is not waited for: it ends in
-/// the background and stores no windows any more. Inside a group the communicator ends after all
-/// other requests, even if the group is refused. A later call on it in the same group is
-/// ncclInvalidUsage.
+/// Frees this rank's part of a communicator and the windows still registered in it. Later calls
+/// with the handle are errors; on a GPU also one of another thread that is not enqueued yet. A null
+/// handle is allowed. Local: other ranks need not call it. Blocking: waits first for the work
+/// enqueued here, and so for the ranks on which this work depends. If the communicator is unusable,
+/// this wait takes at most 5 seconds. Memory that a kernel may still use is freed when the kernel
+/// has ended. A graph that holds a call may be launched until it is destroyed, and keeps the memory
+/// until then. Takes up to 5 seconds more if a departed rank of another host may still read memory
+/// of this rank. All ranks make the same collective calls before they destroy the communicator. A
+/// rank that waits in a call for a departed rank gets ncclRemoteError. A call in progress on a non-
+/// blocking communicator is not waited for: it ends in the background and stores no windows any
+/// more. Inside a group the communicator ends after all other requests, even if the group is
+/// refused. A later call on it in the same group is ncclInvalidUsage.
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 ncclResult_t pncclCommDestroy(ncclComm_t comm);
 
