@@ -11,8 +11,12 @@ from torch_ranks import Guarded, expect_same, ints
 # (elements, elements before the view): one element, odd, large, misaligned.
 SHAPES = [(1, 0), (1001, 0), (1 << 16, 0), (1001, 1)]
 TYPES = ("float64", "float32", "float16", "bfloat16", "int8", "uint8", "int32", "int64", "bool",
-         "float8_e4m3fn", "float8_e5m2")
+         "float8_e4m3fn", "float8_e5m2", "complex64", "complex128")
 SCALE = 0.5
+# PyTorch passes complex numbers on as pairs of real ones, and refuses operations that differ then.
+COMPLEX_OPERATIONS = ("SUM", "AVG", "PREMUL_SUM")
+COALESCED = ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single")
+COALESCED_COUNTS = [1, 100, 1001, 3, 1 << 14] * 4
 
 
 class Suite:
@@ -40,16 +44,16 @@ class Suite:
             for seed, (count, offset) in enumerate(SHAPES):
                 body(dtype, count, offset, seed)
 
-    def try_float8(self, dtype, begin):
-        """Starts a reduction. Returns False if PyTorch itself refuses a float type of 8 bits."""
+    def accepts(self, name, dtype, begin):
+        """Starts a call. Returns False if PyTorch itself refuses a complex or 8-bit float type."""
         try:
             begin()
         except self.dist.DistBackendError:
             raise
         except (RuntimeError, TypeError, ValueError) as error:
-            if not torch_ranks.is_float8(dtype):
+            if not torch_ranks.is_float8(dtype) and not dtype.is_complex:
                 raise
-            self.ranks.note(f"PyTorch refuses to reduce {dtype}: "
+            self.ranks.note(f"PyTorch refuses {name} of {dtype}: "
                             f"{str(error).splitlines()[0][:120]}")
             return False
         return True
@@ -58,7 +62,8 @@ class Suite:
     def reduction(self, name, dtype, count, seed):
         """Returns (values by rank, expected result, operation, rtol); None if it does not exist."""
         op, flat = self.dist.ReduceOp, self.span(dtype)
-        floating, boolean = dtype.is_floating_point, dtype == self.torch.bool
+        boolean = dtype == self.torch.bool
+        real = dtype.to_real() if dtype.is_complex else dtype
         low, span, times = 0, flat, 1
         if name == "PRODUCT" and not boolean:
             low, span = 1, 2
@@ -66,7 +71,7 @@ class Suite:
             if boolean or torch_ranks.is_float8(dtype) or self.world ** 2 > 127:
                 return None
             span, times = 2, self.world  # makes the average a whole number
-        if name == "PREMUL_SUM" and dtype not in (
+        if name == "PREMUL_SUM" and real not in (
                 self.torch.float16, self.torch.float32, self.torch.float64):
             return None
         values = self.torch.stack([times * ints(rank, count, seed, span, low)
@@ -82,7 +87,7 @@ class Suite:
                else getattr(op, name))
         # An average may be computed as a product with a rounded 1 / world.
         digits = {self.torch.float64: 1e-14, self.torch.float32: 1e-6, self.torch.float16: 4e-3}
-        rtol = digits.get(dtype, 3e-2) if name == "AVG" and floating else 0.0
+        rtol = digits.get(real, 3e-2) if name == "AVG" and real.is_floating_point else 0.0
         return values, results[name](), how, rtol
 
     def all_reduce(self, name):
@@ -92,8 +97,13 @@ class Suite:
                 return
             values, expected, how, rtol = asked
             data = self.put(values[self.rank], dtype, offset)
-            if self.try_float8(dtype, lambda: self.dist.all_reduce(data.view, op=how)):
-                data.expect(self.ranks, expected, f"all_reduce {name}", rtol)
+            what = f"all_reduce {name}"
+            accepted = self.accepts(what, dtype, lambda: self.dist.all_reduce(data.view, op=how))
+            if dtype.is_complex:
+                self.ranks.expect(accepted == (name in COMPLEX_OPERATIONS),
+                                  f"{what} of {dtype}: accepted is {accepted}")
+            if accepted:
+                data.expect(self.ranks, expected, what, rtol)
         self.each(one)
 
     def reduce(self):
@@ -101,8 +111,8 @@ class Suite:
             values, expected, how, _ = self.reduction("SUM", dtype, count, seed)
             root = seed % self.world
             data = self.put(values[self.rank], dtype, offset)
-            if self.try_float8(dtype, lambda: self.dist.reduce(data.view, root, op=how)) and \
-                    self.rank == root:
+            if self.accepts("reduce", dtype, lambda: self.dist.reduce(data.view, root, op=how)) \
+                    and self.rank == root:
                 data.expect(self.ranks, expected, f"reduce to {root}")
         self.each(one)
 
@@ -133,14 +143,12 @@ class Suite:
             values, expected, how, _ = self.reduction("SUM", dtype, count * self.world, seed)
             own = expected[self.rank * count:(self.rank + 1) * count]
             data = self.put(values[self.rank], dtype, offset)
-            got, again = self.put(0 * own, dtype, offset), self.put(0 * own, dtype, offset)
-
-            def both():
-                self.dist.reduce_scatter_tensor(got.view, data.view, op=how)
-                self.dist.reduce_scatter(again.view, list(data.view.chunk(self.world)), op=how)
-            if self.try_float8(dtype, both):
-                got.expect(self.ranks, own, "reduce_scatter_tensor")
-                again.expect(self.ranks, own, "reduce_scatter")
+            for name, source in (("reduce_scatter_tensor", data.view),
+                                 ("reduce_scatter", list(data.view.chunk(self.world)))):
+                got = self.put(0 * own, dtype, offset)
+                call = getattr(self.dist, name)
+                if self.accepts(name, dtype, lambda: call(got.view, source, op=how)):
+                    got.expect(self.ranks, own, name)
         self.each(one)
 
     def all_to_all(self):
@@ -184,12 +192,13 @@ class Suite:
             data = self.put(sources[self.rank], dtype, offset)
             parts = [self.put(0 * part, dtype, offset) for part in sources]
             at_root = self.rank == root
-            self.dist.gather(data.view, [p.view for p in parts] if at_root else None, dst=root)
+            gathered = self.accepts("gather", dtype, lambda: self.dist.gather(
+                data.view, [p.view for p in parts] if at_root else None, dst=root))
             got = self.put(0 * sources[0], dtype, offset)
             outgoing = [self.put(part, dtype, offset).view for part in sources]
             self.dist.scatter(got.view, outgoing if at_root else None, src=root)
             got.expect(self.ranks, sources[self.rank], f"scatter from {root}")
-            for part, source in zip(parts, sources) if at_root else ():
+            for part, source in zip(parts, sources) if at_root and gathered else ():
                 part.expect(self.ranks, source, f"gather to {root}")
         self.each(one)
 
@@ -209,26 +218,53 @@ class Suite:
         expected = self.torch.cat([ints(rank, 7) for rank in range(self.world)]).float()
         expect_same(self.ranks, gathered, expected, "async all_gather_into_tensor")
 
+    def coalesced_calls(self, name):
+        """Returns the arguments, the result and the expected values of several calls."""
+        calls = []
+        for seed, count in enumerate(COALESCED_COUNTS):
+            blocks = self.world if name in ("reduce_scatter_tensor", "all_to_all_single") else 1
+            inputs = [ints(rank, blocks * count, seed) for rank in range(self.world)]
+            own = slice(self.rank * count, (self.rank + 1) * count)
+            expected = {"all_reduce": lambda: sum(inputs),
+                        "all_gather_into_tensor": lambda: self.torch.cat(inputs),
+                        "reduce_scatter_tensor": lambda: sum(inputs)[own],
+                        "all_to_all_single": lambda: self.torch.cat([part[own] for part in inputs])
+                        }[name]()
+            data = self.put(inputs[self.rank], self.torch.float32)
+            got = data if name == "all_reduce" else self.put(0 * expected, self.torch.float32)
+            calls.append(((got.view,) if got is data else (got.view, data.view), got, expected))
+        return calls
+
     def coalesced(self):
-        counts = [1, 100, 1001, 3, 1 << 14] * 4
-        def inputs():
-            return [self.put(ints(self.rank, count, seed), self.torch.float32)
-                    for seed, count in enumerate(counts)]
-        def compare(tensors, what):
-            for seed, data in enumerate(tensors):
-                data.expect(self.ranks, sum(ints(rank, data.view.numel(), seed)
-                                            for rank in range(self.world)), what)
-        for async_ops in (False, True):
-            tensors = inputs()
-            with self.dist._coalescing_manager(device=self.device, async_ops=async_ops) as manager:
-                for data in tensors:
-                    self.dist.all_reduce(data.view)
-            if async_ops:
-                manager.wait()
-            compare(tensors, f"_coalescing_manager, async_ops={async_ops}")
-        tensors = inputs()
-        self.dist.all_reduce_coalesced([data.view for data in tensors])
-        compare(tensors, "all_reduce_coalesced")
+        """Makes each kind of call in a coalescing manager, and by PyTorch's functions for lists."""
+        import torch.distributed._functional_collectives as functional
+
+        def compare(calls, what):
+            for _, got, expected in calls:
+                got.expect(self.ranks, expected, what)
+        for name in COALESCED:
+            for async_op in (False, True):
+                calls = self.coalesced_calls(name)
+                with self.dist._coalescing_manager(device=self.device,
+                                                   async_ops=async_op) as manager:
+                    for tensors, _, _ in calls:
+                        getattr(self.dist, name)(*tensors, async_op=async_op)
+                if async_op:
+                    manager.wait()
+                compare(calls, f"{name} in a _coalescing_manager, async_ops={async_op}")
+        calls = self.coalesced_calls("all_reduce")
+        self.dist.all_reduce_coalesced([tensors[0] for tensors, _, _ in calls])
+        compare(calls, "all_reduce_coalesced")
+        world, dims = self.dist.group.WORLD, [0] * len(COALESCED_COUNTS)
+        for name, call in (
+                ("all_gather_into_tensor",
+                 lambda own: functional.all_gather_into_tensor_coalesced(own, world)),
+                ("reduce_scatter_tensor",
+                 lambda own: functional.reduce_scatter_tensor_coalesced(own, "sum", dims, world))):
+            calls = self.coalesced_calls(name)
+            results = call([tensors[1] for tensors, _, _ in calls])
+            for got, (_, _, expected) in zip(map(functional.wait_tensor, results), calls):
+                expect_same(self.ranks, got, expected.float(), f"functional {name}_coalesced")
 
     def barrier(self):
         for _ in range(5):

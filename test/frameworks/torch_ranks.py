@@ -48,7 +48,10 @@ def ints(rank, count, seed=0, span=5, low=0):
 
 
 def convert(values, dtype):
+    """Returns the values in a type. Complex ones have -2 times the real part as imaginary part."""
     import torch
+    if dtype.is_complex:
+        return (values.to(torch.float64) * (1 - 2j)).to(dtype)
     if dtype.is_floating_point and values.dtype == torch.int64:
         return values.to(torch.float64 if dtype == torch.float64 else torch.float32).to(dtype)
     return values.to(dtype)
@@ -59,10 +62,12 @@ def is_float8(dtype):
 
 
 def comparable(tensor):
-    """Returns a host copy in a type that all of PyTorch's comparisons support."""
+    """Returns a host copy in a real type that all of PyTorch's comparisons support."""
     import torch
-    return tensor.detach().cpu().to(torch.float32) if is_float8(tensor.dtype) else \
-        tensor.detach().cpu()
+    copy = tensor.detach().cpu()
+    if copy.is_complex():
+        return torch.view_as_real(copy)
+    return copy.to(torch.float32) if is_float8(copy.dtype) else copy
 
 
 def expect_same(ranks, got, expected, what, rtol=0.0):
