@@ -131,7 +131,9 @@ sanitize() {
     "all_reduce -d float,int8 --sizes 1028,262144 --env ORIEL_ALGORITHM=stream --register both" \
     "all_reduce -d float,int8 --sizes 1028,262144 --env ORIEL_ALGORITHM=stream --register none" \
     "alltoall --sizes 1000,300000,4000000 --register none" "sendrecv --sizes 1000,4000000" \
-    "broadcast --sizes 1000,4000000 --register none" "reduce_scatter --sizes 1000,4000000"; do
+    "broadcast --sizes 1000,4000000 --register none" "reduce_scatter --sizes 1000,4000000" \
+    "all_gather --sizes 1000,4000000" "reduce --sizes 1000,4000000 --register none" \
+    "gather --sizes 1000,4000000" "scatter --sizes 1000,4000000 --register none"; do
     # shellcheck disable=SC2086  # options in one string
     "${run[@]}" $form 2>&1 | tee "$out"
     [ "${PIPESTATUS[0]}" -eq 0 ] || return 1
