@@ -14,8 +14,10 @@
 #include <catch2/catch.hpp>
 #include <fmt/format.h>
 
+#include "comm/communicator/random_all_reduces.hpp"
 #include "comm/group/call_parts.hpp"
 #include "comm/group/drawn_calls.hpp"
+#include "comm/support/in_teams.hpp"
 #include "gpu/gpu_ranks.hpp"
 #include "support/seed.hpp"
 
@@ -62,11 +64,12 @@ class GpuGroupMemory final : public GroupMemory {
   std::array<std::vector<std::byte>, kRegistrations> mirrors_;
 };
 
-/// One rank: its communicators and memory.
+/// One rank: its communicators and memory. Sums of floats must equal the reference bit by bit if
+/// `exact`.
 class GpuGroupRank {
  public:
-  explicit GpuGroupRank(TestRanks& test_ranks)
-      : test_ranks_(test_ranks), gpu_(test_ranks.first()), memory_(gpu_) {
+  explicit GpuGroupRank(TestRanks& test_ranks, bool exact = true)
+      : test_ranks_(test_ranks), exact_(exact), gpu_(test_ranks.first()), memory_(gpu_) {
     ncclComm_t& world = members_[0].comm;
     world = init_rank(test_ranks, gpu_);
     require(ncclCommSplit(world, test_ranks.first() % 2, -test_ranks.first(), &members_[1].comm,
@@ -92,7 +95,7 @@ class GpuGroupRank {
       issue();
       memory_.download();
       for (const CallPart& part : parts_) {
-        const std::uint64_t hash = part.check(true);
+        const std::uint64_t hash = part.check(exact_);
         if (part.comm() == members_[0].comm) hash_of_all_ += hash;
       }
     } catch (const std::exception& error) {
@@ -127,7 +130,8 @@ class GpuGroupRank {
     const std::size_t large = rng() % 8 == 0 ? rng() % calls : calls;
     for (std::size_t i = 0; i < calls; ++i) {
       const std::size_t comm = rng() % kComms;
-      parts_.emplace_back(rng(), DrawLimits{.is_large = i == large}, members_[comm], memory_);
+      const DrawLimits limits{.is_large = i == large, .any_inputs = exact_};
+      parts_.emplace_back(rng(), limits, members_[comm], memory_);
     }
     in_group_ = calls > 1 || parts_.front().needs_group() || rng() % 2 == 0;
   }
@@ -140,6 +144,7 @@ class GpuGroupRank {
   }
 
   TestRanks& test_ranks_;
+  bool exact_;
   RankGpu gpu_;
   GpuGroupMemory memory_;
   std::array<Member, kComms> members_;
@@ -166,6 +171,23 @@ constexpr GpuGroupRun kRuns[] = {
     {LaunchMode::processes, 4, 1000},
 };
 
+/// One run of random groups of processes on several nodes.
+struct GpuNodesRun {
+  int ranks;
+  int of_a_node;  ///< ranks of a node; the last one may have fewer
+  int groups;
+  bool exact;  ///< with ORIEL_DETERMINISTIC, sums have the bits of one node
+  Variables variables{};
+};
+const Variables kShortRounds = {{"ORIEL_CHUNK", "8192"}, {"ORIEL_SCRATCH_SIZE", "16M"}};
+const Variables kRing = {{"NCCL_P2P_DISABLE", "1"}};
+const GpuNodesRun kNodesRuns[] = {
+    {2, 1, 400, false},       {2, 1, 200, true, kShortRounds},
+    {2, 1, 100, true, kRing}, {3, 2, 200, false},
+    {3, 2, 100, true},        {4, 2, 400, false, kShortRounds},
+    {4, 1, 200, true},
+};
+
 }  // namespace
 
 TEST_CASE("random groups of every call on GPUs give what a reference gives",
@@ -187,6 +209,37 @@ TEST_CASE("random groups of every call on GPUs give what a reference gives",
       rank.end();
     };
     check_all_ok(run_ranks(one.launch_mode, one.ranks, body, std::chrono::seconds(120)));
+  }
+}
+
+TEST_CASE("random groups of every call on GPUs of several nodes give what a reference gives",
+          "[req:5.11][req:5.21][req:5.8][req:5.10]") {
+  const std::uint64_t seed = test_seed();
+  std::uint64_t number = 100;
+  for (const GpuNodesRun& one : kNodesRuns) {
+    ++number;
+    // Processes that share a GPU have time slices of 2 ms. Three of them have both kinds of peers.
+    if (one.ranks > std::max(3, kGpus)) continue;
+    Variables variables = one.variables;
+    variables.emplace_back("ORIEL_MAX_CTAS", "2");
+    variables.emplace_back("ORIEL_DETERMINISTIC", one.exact ? "1" : "0");
+    variables.emplace_back("ORIEL_COLLECTIVE_TIMEOUT", "20");
+    const Environment common(variables);
+    INFO(one.ranks << " ranks, " << one.of_a_node << " of a node, exact " << one.exact);
+    const std::uint64_t drawn = mix(seed, number);
+    const auto body = [&](TestRanks& test_ranks) {
+      const Environment own(of_node(test_ranks.first() / one.of_a_node));
+      GpuGroupRank rank(test_ranks, one.exact);
+      const int groups = scaled(one.groups);
+      for (int i = 0; i < groups; ++i) rank.run(mix(drawn, static_cast<std::uint64_t>(i)));
+      rank.end();
+    };
+    const auto begin = std::chrono::steady_clock::now();
+    check_all_ok(run_ranks(LaunchMode::processes, one.ranks, body, std::chrono::seconds(120)));
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    std::printf("%d groups of %d ranks, %d of a node, exact %d: %.1f s\n", scaled(one.groups),
+                one.ranks, one.of_a_node, one.exact, seconds.count());
+    std::fflush(stdout);
   }
 }
 

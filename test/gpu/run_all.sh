@@ -93,7 +93,7 @@ step() {
     0)
       passed=$((passed + 1))
       echo "PASS ${seconds}s $name"
-      grep -E '^(1 GiB windows|[0-9]+ windows|one_shot|\{"ranks"|two_shot|stream|[0-9]+ elements|  PyTorch|handles travel|put of |floor|world_put|registration on full|(threads|processes) on [0-9]+ GPUs)' \
+      grep -E '^(1 GiB windows|[0-9]+ windows|one_shot|\{"ranks"|two_shot|stream|[0-9]+ elements|[0-9]+ groups|  PyTorch|handles travel|put of |floor|world_put|registration on full|(threads|processes) on [0-9]+ GPUs)' \
         "$log" | show 900
       ;;
     77)
