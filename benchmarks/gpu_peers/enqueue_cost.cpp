@@ -38,36 +38,46 @@ void require(cudaError_t status, const char* what) {
   if (status != cudaSuccess) fail(what, cudaGetErrorString(status));
 }
 
-/// Communicators of one rank; the last one has windows.
+/// A communicator of one rank, and its windows.
+struct Member {
+  ncclComm_t comm = nullptr;
+  std::vector<ncclWindow_t> windows;
+};
+
+/// Communicators with the same number of windows, of the same memory.
 class Communicators {
  public:
-  Communicators(std::int64_t communicators, std::int64_t windows) {
+  Communicators(std::int64_t communicators, std::int64_t windows)
+      : windows_(static_cast<std::size_t>(windows)),
+        members_(static_cast<std::size_t>(communicators)) {
     constexpr int kGpu = 0;
-    comms_.resize(static_cast<std::size_t>(communicators));
-    for (ncclComm_t& comm : comms_) require(ncclCommInitAll(&comm, 1, &kGpu), "ncclCommInitAll");
-    const auto count = static_cast<std::size_t>(windows);
-    require(ncclMemAlloc(&memory_, count * kWindowBytes), "ncclMemAlloc");
-    windows_.resize(count);
-    for (std::size_t i = 0; i < count; ++i) {
-      require(ncclCommWindowRegister(comms_.back(), at(i), kWindowBytes, &windows_[i],
-                                     NCCL_WIN_COLL_SYMMETRIC),
-              "ncclCommWindowRegister");
+    require(ncclMemAlloc(&memory_, windows_ * kWindowBytes), "ncclMemAlloc");
+    for (Member& member : members_) {
+      require(ncclCommInitAll(&member.comm, 1, &kGpu), "ncclCommInitAll");
+      member.windows.resize(windows_);
+      for (std::size_t i = 0; i < windows_; ++i) {
+        require(ncclCommWindowRegister(member.comm, at(i), kWindowBytes, &member.windows[i],
+                                       NCCL_WIN_COLL_SYMMETRIC),
+                "ncclCommWindowRegister");
+      }
     }
   }
   ~Communicators() {
-    for (ncclWindow_t window : windows_) {
-      static_cast<void>(ncclCommWindowDeregister(comms_.back(), window));
+    for (const Member& member : members_) {
+      for (ncclWindow_t window : member.windows) {
+        static_cast<void>(ncclCommWindowDeregister(member.comm, window));
+      }
+      static_cast<void>(ncclCommDestroy(member.comm));
     }
-    for (ncclComm_t comm : comms_) static_cast<void>(ncclCommDestroy(comm));
     static_cast<void>(ncclMemFree(memory_));
   }
   Communicators(const Communicators&) = delete;
   Communicators& operator=(const Communicators&) = delete;
 
-  /// Enqueues an all-reduce in the middle window.
-  void reduce(cudaStream_t stream) const {
-    void* const data = at(windows_.size() / 2);
-    require(ncclAllReduce(data, data, 2, ncclFloat, ncclSum, comms_.back(), stream),
+  /// Enqueues an all-reduce of a communicator in the middle window.
+  void reduce(std::size_t communicator, cudaStream_t stream) const {
+    void* const data = at(windows_ / 2);
+    require(ncclAllReduce(data, data, 2, ncclFloat, ncclSum, members_[communicator].comm, stream),
             "ncclAllReduce");
   }
 
@@ -75,9 +85,9 @@ class Communicators {
   void* at(std::size_t window) const {
     return static_cast<std::byte*>(memory_) + window * kWindowBytes;
   }
-  std::vector<ncclComm_t> comms_;
+  std::size_t windows_;
   void* memory_ = nullptr;
-  std::vector<ncclWindow_t> windows_;
+  std::vector<Member> members_;
 };
 
 /// Baseline: a launch with the same attribute as the library's launches.
@@ -128,12 +138,18 @@ double median_of(std::vector<double> samples) {
 struct Case {
   std::int64_t windows;
   std::int64_t communicators;
+  bool in_turn = false;  ///< calls all communicators in turn, else the last one
 };
 
 void measure(Bench& bench, const Case& one, std::int64_t rounds, cudaStream_t stream) {
   const Communicators comms(one.communicators, one.windows);
   const BareLaunch bare;
-  const auto reduce = [&] { comms.reduce(stream); };
+  const auto last = static_cast<std::size_t>(one.communicators) - 1;
+  std::size_t turn = last;
+  const auto reduce = [&] {
+    if (one.in_turn) turn = turn == last ? 0 : turn + 1;
+    comms.reduce(turn, stream);
+  };
   const auto launch = [&] { bare.launch(stream); };
   std::vector<double> calls;
   std::vector<double> floor;
@@ -150,8 +166,11 @@ void measure(Bench& bench, const Case& one, std::int64_t rounds, cudaStream_t st
   const double bare_us = median_of(floor);
   const double call_us = median_of(calls);
   bench.result("all-reduce of 8 B",
-               Fields().add("windows", one.windows).add("communicators", one.communicators), "us",
-               call_us,
+               Fields()
+                   .add("windows", one.windows)
+                   .add("communicators", one.communicators)
+                   .add("called", one.in_turn ? one.communicators : 1),
+               "us", call_us,
                Fields()
                    .add("bare_launch", bare_us)
                    .add("above_bare_launch", call_us - bare_us)
@@ -161,7 +180,8 @@ void measure(Bench& bench, const Case& one, std::int64_t rounds, cudaStream_t st
 int run(int argc, char** argv) {
   Bench bench("enqueue_cost",
               "Measures how long the host takes to enqueue an all-reduce of 8 B on a GPU, beside a "
-              "bare launch of an empty kernel, with few and many windows and communicators.\n"
+              "bare launch of an empty kernel, with few and many windows and communicators. Calls "
+              "one communicator, or all in turn.\n"
               "Exit status: 0; 1 if a call fails; 2 for wrong flags; 77 without a GPU.");
   std::int64_t rounds = 400;
   std::int64_t windows = 10'000;
@@ -179,7 +199,8 @@ int run(int argc, char** argv) {
   require(cudaSetDevice(0), "cudaSetDevice");
   cudaStream_t stream = nullptr;
   require(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
-  for (const Case& one : {Case{1, 1}, Case{windows, 1}, Case{1, communicators}}) {
+  for (const Case& one :
+       {Case{1, 1}, Case{windows, 1}, Case{1, communicators}, Case{1, communicators, true}}) {
     measure(bench, one, rounds, stream);
   }
   require(cudaStreamDestroy(stream), "cudaStreamDestroy");
