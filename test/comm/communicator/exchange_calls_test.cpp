@@ -108,6 +108,16 @@ void make_wrong_calls(TestRanks& test_ranks) {
   test_ranks.destroy(comms);
 }
 
+/// Checks that a call that returned `done` fails because ranks are in different calls.
+void end_in_different_calls(TestRanks& test_ranks, std::vector<ncclComm_t>& comms,
+                            ncclResult_t done) {
+  const ncclResult_t result = done == ncclSuccess ? await_failure(comms[0]) : done;
+  require(result == ncclInvalidUsage || result == ncclRemoteError, "it failed");
+  require_words(ncclGetLastError(comms[0]), {"are in different calls"});
+  test_ranks.barrier();
+  test_ranks.destroy(comms);
+}
+
 }  // namespace
 
 TEST_CASE("a wrong argument of an exchanged collective is refused by name, nothing is started",
@@ -121,14 +131,22 @@ TEST_CASE("ranks that name different roots get an error that says so", "[req:5.8
     auto comms = test_ranks.init();
     std::vector<float> data(1'000'000);
     const int root = test_ranks.first() == 2 ? 1 : 0;
-    const ncclResult_t done =
-        ncclBcast(data.data(), data.size(), ncclFloat, root, comms[0], nullptr);
     // The root sends what fits into the channels, and detects the difference later.
-    const ncclResult_t result = done == ncclSuccess ? await_failure(comms[0]) : done;
-    require(result == ncclInvalidUsage || result == ncclRemoteError, "it failed");
-    require_words(ncclGetLastError(comms[0]), {"are in different calls"});
-    test_ranks.barrier();
-    test_ranks.destroy(comms);
+    end_in_different_calls(test_ranks, comms,
+                           ncclBcast(data.data(), data.size(), ncclFloat, root, comms[0], nullptr));
+  }));
+}
+
+TEST_CASE("two ranks that both broadcast as the root end their calls, the next receive fails",
+          "[req:5.8][req:1.38]") {
+  const Environment bounded(Variables{{"ORIEL_COLLECTIVE_TIMEOUT", "20s"}});
+  check_all_ok(run_ranks(LaunchMode::processes, 2, [](TestRanks& test_ranks) {
+    auto comms = test_ranks.init();
+    float value = 1;
+    require(ncclBcast(&value, 1, ncclFloat, test_ranks.first(), comms[0], nullptr), "only sends");
+    // Rank 1 finds the message of the first call.
+    end_in_different_calls(test_ranks, comms,
+                           ncclBcast(&value, 1, ncclFloat, 0, comms[0], nullptr));
   }));
 }
 
