@@ -220,6 +220,7 @@ __attribute__((noinline)) void reduce_short(const R& reduction, const ReduceLoop
   reduce_one(reduction, srcs, args.n_srcs, 0, result);
   const auto padded = load_vector<Vector<std::uint64_t>>(result);
   for (int d = 0; d < args.n_dsts; ++d) store_partial(args.dsts[d], padded, bytes);
+  clear_upper_halves();
 }
 
 ORIEL_VECTOR_FN void copy_result(const ReduceLoopArgs& args, std::size_t offset,

@@ -122,6 +122,14 @@ ORIEL_VECTOR_FN void store_word(std::byte* to, std::uint64_t word, std::size_t b
 }
 #endif
 
+/// Clears the upper halves of the registers before code for the baseline runs, which would wait for
+/// them. gcc 12 does so by itself, but not behind a call of store_partial() (docs/notes/cpu.md).
+ORIEL_VECTOR_FN void clear_upper_halves() {
+#if ORIEL_VECTOR_BYTES > 16
+  _mm256_zeroupper();
+#endif
+}
+
 /// Stores past the caches; `to` must be a multiple of kVectorBytes. Processors other than x86 store
 /// as usual.
 template <typename V>

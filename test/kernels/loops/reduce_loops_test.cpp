@@ -15,7 +15,8 @@
 #include "support/seed.hpp"
 
 #if defined(__x86_64__)
-#include <xmmintrin.h>
+#include <cpuid.h>
+#include <immintrin.h>
 #endif
 
 namespace {
@@ -282,6 +283,45 @@ TEST_CASE("the caller's rounding and flush-to-zero modes change nothing", "[req:
     }
   });
   _mm_setcsr(saved);
+}
+
+/// Returns whether the processor reports which register states are in use (XGETBV with ECX = 1).
+bool reports_states_in_use() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid_count(13, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & 4) != 0;
+}
+
+/// Returns whether the upper halves of the vector registers are in use.
+[[gnu::target("xsave")]] bool uses_upper_halves() {
+  constexpr unsigned long long kAvxState = 4;
+  return (_xgetbv(1) & kAvxState) != 0;
+}
+
+TEST_CASE("a reduction of any length leaves no upper half of a vector register in use",
+          "[req:5.22][loops]") {
+  if (!reports_states_in_use()) {
+    WARN("skipped: the processor does not report which registers are in use");
+    return;
+  }
+  const std::vector<float> a(64, 1), b(64, 2);
+  std::vector<float> out(64);
+  for (const host::Isa isa : available_isas()) {
+    if (isa == host::Isa::baseline) continue;  // has no upper halves
+    const host::ReduceLoop loop = host::find_reduce_loop(DataType::f32, ReduceOp::sum, isa);
+    for (std::size_t count = 1; count <= out.size(); ++count) {
+      const std::byte* const srcs[] = {reinterpret_cast<const std::byte*>(a.data()),
+                                       reinterpret_cast<const std::byte*>(b.data())};
+      std::byte* const dsts[] = {reinterpret_cast<std::byte*>(out.data())};
+      host::ReduceLoopArgs args;
+      args.srcs = srcs;
+      args.n_srcs = 2;
+      args.dsts = dsts;
+      args.n_dsts = 1;
+      args.count = count;
+      loop(args);
+      if (uses_upper_halves()) FAIL(count << " floats on " << host::name_of(isa));
+    }
+  }
 }
 #endif
 
