@@ -31,6 +31,11 @@ class PacketSlot {
       : packets_(reinterpret_cast<device::Packet16*>(slot)),
         flag_(static_cast<std::uint32_t>(number + 1)) {}
 
+  /// Returns the bytes that a message of `bytes` bytes takes in a slot.
+  static ORIEL_DEVICE_FN std::uint64_t memory_of(std::uint64_t bytes) {
+    return (1 + packets_of(bytes)) * sizeof(device::Packet16);
+  }
+
   /// Sends `header` and `bytes` bytes from `from`. `fill` is the least number of packets to write
   /// behind the header; 0: only the data.
   ORIEL_DEVICE_FN void send(std::uint64_t header, const std::byte* from, std::uint64_t bytes,

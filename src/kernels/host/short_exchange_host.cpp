@@ -56,8 +56,22 @@ class ShortChannel {
     const Slot slot(places_.at(index_, offsets_.packet_slot_at_peer(number)), number);
     slot.send(ready_word(counters_.sent, message.signature), message.data, message.bytes, 0);
     counters_.packets_sent = number + 1;
+    if (counters_.received_before == counters_.packets_received) {
+      request_for_write(places_.at(index_, offsets_.packet_slot_at_peer(number + kSendsAhead)),
+                        message.bytes);
+    }
+    counters_.received_before = counters_.packets_received;
     places_.wake(index_);
     return true;
+  }
+  /// Requests the lines of a later message, which is taken to be as long as this one. For a rank
+  /// that sends one message after the other, such as the root of broadcasts. Its stores leave the
+  /// processor in order, so each line would come from the receiver's cache alone. A rank that
+  /// receives between its sends waits for the peer anyway, whose polls would take the lines back.
+  static void request_for_write(const std::byte* slot, std::uint64_t bytes) {
+    for (std::uint64_t at = 0; at < Slot::memory_of(bytes); at += kLineBytes) {
+      device::arch::prefetch_for_write(slot + at);
+    }
   }
   bool receive_packets(const Message& message) {
     const std::uint64_t number = counters_.packets_received;
@@ -67,8 +81,11 @@ class ShortChannel {
     const auto give_up = [](const auto& /*arrived*/) { return false; };
     if (!slot.receive(header, message.data, message.bytes, give_up)) return false;
     counters_.packets_received = number + 1;
-    // The next message has often been sent already. Its line then arrives before the next call.
-    __builtin_prefetch(places_.here(offsets_.packet_slot(number + 1)));
+    // The next message has often been sent already. Its lines then arrive before the next call.
+    const std::byte* const next = places_.here(offsets_.packet_slot(number + 1));
+    for (std::uint64_t at = 0; at < Slot::memory_of(message.bytes); at += kLineBytes) {
+      __builtin_prefetch(next + at);
+    }
     return true;
   }
 
@@ -110,6 +127,8 @@ class ShortChannel {
     places_.wake(index_);
   }
 
+  static constexpr std::uint64_t kLineBytes = 64;
+  static constexpr std::uint64_t kSendsAhead = 2;
   static constexpr int kPolls = 256;  // about as long as a rank is usually late
 
   ChannelPlaces places_;
@@ -127,11 +146,12 @@ bool move_first(std::vector<Message>& messages, const ExchangeFacts& facts, cons
   for (; next != messages.end(); ++next) {
     if (next->bytes == 0) continue;
     ShortChannel channel(facts.memory, facts.index_of(next->peer));
-    if (!move(channel, *next)) break;
+    if (move(channel, *next)) continue;
+    messages.erase(messages.begin(), next);
+    return false;
   }
-  const bool all = next == messages.end();
-  messages.erase(messages.begin(), next);
-  return all;
+  messages.clear();
+  return true;
 }
 
 }  // namespace

@@ -53,6 +53,8 @@ struct alignas(16) ChannelCounters {
   std::uint64_t received;  ///< slots emptied
   std::uint64_t packets_received;
   std::uint64_t packets_returned;  ///< packet slots whose credit has been returned
+  /// CPU ranks: packets_received when the last packets of the short way were sent.
+  std::uint64_t received_before;
 };
 
 /// The receiver's offer for one message. It lies in the sender's memory beside the credits of the
