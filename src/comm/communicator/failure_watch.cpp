@@ -107,18 +107,15 @@ void FailureWatch::give_up(const Error& error) {
   fail(error);
 }
 
-Status FailureWatch::check_usable() const {
+Error FailureWatch::unusable_error() const {
   if (parts_.has_failed) {
     return Error(*error()).with_context("the communicator is unusable since an earlier error");
   }
-  if (parts_.has_finalized) {
-    return Error(ErrorCode::invalid_usage, "the communicator has been finalized")
-        .with_scope(Scope::communicator)
-        .with_hint(
-            "only queries, deregistrations, ncclCommDestroy and ncclCommAbort may follow "
-            "ncclCommFinalize");
-  }
-  return {};
+  return Error(ErrorCode::invalid_usage, "the communicator has been finalized")
+      .with_scope(Scope::communicator)
+      .with_hint(
+          "only queries, deregistrations, ncclCommDestroy and ncclCommAbort may follow "
+          "ncclCommFinalize");
 }
 
 void FailureWatch::peer_lost(Error error) {

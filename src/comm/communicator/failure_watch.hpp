@@ -36,7 +36,10 @@ class FailureWatch final : public Watched {
   void stop_watching();
 
   /// Returns an error once the communicator has failed or has been finalized.
-  Status check_usable() const;
+  Status check_usable() const {
+    const bool is_usable = !parts_.has_failed && !parts_.has_finalized;
+    return is_usable ? Status() : Status(unusable_error());
+  }
   /// Returns the reason why the communicator has failed, if it has.
   std::optional<Error> error() const;
   /// Fails the communicator if a kernel has given up a wait, or if the network or the session has
@@ -57,6 +60,7 @@ class FailureWatch final : public Watched {
 
  private:
   int rank() const { return parts_.session->rank(); }
+  Error unusable_error() const;
   void fail(Error error);
   /// Returns the error that the notices record: a wait that was given up, or a call that failed.
   std::optional<Error> given_up() const;

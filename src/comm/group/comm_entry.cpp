@@ -176,9 +176,9 @@ Error inherited_error(int rank) {
 
 namespace {
 
-/// Returns the error of a call on `handle`, if any. `entry` is the entry of the handle; null if it
+/// Returns the error of a call on `handle`. `entry` is its entry, which is inherited; null if it
 /// has none.
-Status check_entry(ncclComm_t handle, const CommEntry* entry) {
+Error entry_error(ncclComm_t handle, const CommEntry* entry) {
   if (handle == nullptr) {
     return Error(ErrorCode::invalid_argument, "the communicator is null")
         .with_hint("pass the handle of a start that has succeeded");
@@ -189,20 +189,20 @@ Status check_entry(ncclComm_t handle, const CommEntry* entry) {
             "pass the handle of a live communicator; this one was destroyed, aborted or "
             "overwritten");
   }
-  return entry->inherited() ? Status(inherited_error(entry->rank())) : Status();
+  return inherited_error(entry->rank());
 }
 
 }  // namespace
 
 Result<std::shared_ptr<CommEntry>> find_entry(ncclComm_t handle) {
   auto entry = comm_table().get(handle);
-  ORIEL_CHECK(check_entry(handle, entry.get()));
+  if (entry == nullptr || entry->inherited()) return entry_error(handle, entry.get());
   return entry;
 }
 
 Result<CommTable::Pin> pin_entry(ncclComm_t handle) {
   auto entry = comm_table().pin(handle);
-  ORIEL_CHECK(check_entry(handle, entry.get()));
+  if (entry.get() == nullptr || entry->inherited()) return entry_error(handle, entry.get());
   return entry;
 }
 

@@ -86,6 +86,39 @@ class CallRanges {
   Range output_;
 };
 
+/// Returns how many elements fit into memory. Element sizes are powers of two, so that a shift
+/// replaces a division.
+std::size_t most_elements(DataType type) {
+  return (SIZE_MAX / 8) >> __builtin_ctzll(size_of(type));
+}
+
+// The errors of sends and receives are made apart from the checks, which are part of every call.
+
+Error bad_argument(const PointToPointRequest& request, std::string message) {
+  return Error(ErrorCode::invalid_argument, std::move(message))
+      .with_context(request.is_send ? "checking the arguments of a send"
+                                    : "checking the arguments of a receive");
+}
+
+Status refuse_peer(const PointToPointRequest& request, int size) {
+  return bad_argument(request,
+                      fmt::format("peer is {}, but ranks go from 0 to {}", request.peer, size - 1))
+      .with_hint("pass a rank of the communicator");
+}
+
+Status refuse_count(const PointToPointRequest& request, std::size_t most) {
+  return bad_argument(request, fmt::format("count {} is larger than memory: at most {} of {}",
+                                           request.count, most, name_of(request.type)))
+      .with_hint("pass a count of elements, not of bytes, that the buffer holds");
+}
+
+Status refuse_null(const PointToPointRequest& request) {
+  return bad_argument(request, fmt::format("{} is null, with {} elements of {}",
+                                           request.is_send ? "sendbuff" : "recvbuff", request.count,
+                                           name_of(request.type)))
+      .with_hint("pass a buffer of that many elements, or count 0 on both ranks");
+}
+
 }  // namespace
 
 Status check_root(const CollectiveRequest& request, int size) {
@@ -98,8 +131,7 @@ Status check_root(const CollectiveRequest& request, int size) {
 
 Status check_collective(const CollectiveRequest& request, int rank, int size) {
   const std::size_t element = size_of(request.type);
-  // Uses shifts and masks instead of divisions by the element size, which is 1, 2, 4 or 8 bytes.
-  std::size_t most = (SIZE_MAX / 8) >> __builtin_ctzll(element);
+  std::size_t most = most_elements(request.type);
   if (sends_blocks(request.collective) || receives_blocks(request.collective)) {
     most /= static_cast<std::size_t>(size);
   }
@@ -131,27 +163,10 @@ Status check_collective(const CollectiveRequest& request, int rank, int size) {
 }
 
 Status check_point_to_point(const PointToPointRequest& request, int size) {
-  const auto bad = [&](std::string message) {
-    return Error(ErrorCode::invalid_argument, std::move(message))
-        .with_context(request.is_send ? "checking the arguments of a send"
-                                      : "checking the arguments of a receive");
-  };
-  if (request.peer < 0 || request.peer >= size) {
-    return bad(fmt::format("peer is {}, but ranks go from 0 to {}", request.peer, size - 1))
-        .with_hint("pass a rank of the communicator");
-  }
-  const std::size_t most = (SIZE_MAX / 8) / size_of(request.type);
-  if (request.count > most) {
-    return bad(fmt::format("count {} is larger than memory: at most {} of {}", request.count, most,
-                           name_of(request.type)))
-        .with_hint("pass a count of elements, not of bytes, that the buffer holds");
-  }
-  if (request.data == nullptr && request.count > 0) {
-    return bad(fmt::format("{} is null, with {} elements of {}",
-                           request.is_send ? "sendbuff" : "recvbuff", request.count,
-                           name_of(request.type)))
-        .with_hint("pass a buffer of that many elements, or count 0 on both ranks");
-  }
+  if (request.peer < 0 || request.peer >= size) return refuse_peer(request, size);
+  const std::size_t most = most_elements(request.type);
+  if (request.count > most) return refuse_count(request, most);
+  if (request.data == nullptr && request.count > 0) return refuse_null(request);
   return {};
 }
 
