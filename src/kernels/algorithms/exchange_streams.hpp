@@ -9,6 +9,7 @@
 #include "oriel/device/wait.hpp"
 
 #include "kernels/algorithms/channel_ends.hpp"
+#include "kernels/algorithms/report_failure.hpp"
 #include "kernels/plan/exchange.hpp"
 
 /// Streams of an exchange. A stream moves one channel's part of all messages to, or from, one peer.
@@ -26,21 +27,6 @@
 /// A step returns false if the peer's message is not the one that this rank's call expects. It does
 /// so too if the queue to the peer has failed. M: the memory policy.
 namespace oriel::kernels {
-
-/// Reports to the host a failure of `rank`.
-ORIEL_DEVICE_FN void report_failure(const ExchangeArguments& arguments, FailureKind kind,
-                                    std::int32_t rank) {
-  if (arguments.failure == nullptr) return;
-  // Stores 8 bytes at once, so that kind and rank are read together.
-  device::Memory::store<device::Order::release>(
-      reinterpret_cast<std::uint64_t*>(arguments.failure),
-      static_cast<std::uint64_t>(kind) |
-          static_cast<std::uint64_t>(static_cast<std::uint32_t>(rank)) << 32);
-}
-/// Reports to the host that `rank` is in another call.
-ORIEL_DEVICE_FN void report_other_message(const ExchangeArguments& arguments, std::int32_t rank) {
-  report_failure(arguments, FailureKind::world_signature, rank);
-}
 
 template <class Group, class DataOps, class M, ExchangeForm kForm>
 class SendStream {
@@ -180,7 +166,7 @@ class SendStream {
   ORIEL_DEVICE_FN bool take_offer() {
     has_asked_ = false;
     const bool differs = Group::rank() == 0 && offer_ != ready_word(sent_, cursor_.signature());
-    if (differs) report_other_message(arguments_, peer());
+    if (differs) report_failure(arguments_, FailureKind::world_signature, peer());
     if (Group::any(differs)) return false;
     const std::uint64_t offset = channel_.offered_offset();
     cursor_.set_direct(offset != kNoOffset);
@@ -245,7 +231,7 @@ class ReceiveStream {
     if (cursor_.in_packets()) return receive_packets();
     // Checks the word in thread 0, which has called is_ready().
     const bool is_other = Group::rank() == 0 && (has_packets_instead_ || differs());
-    if (is_other) report_other_message(arguments_, peer());
+    if (is_other) report_failure(arguments_, FailureKind::world_signature, peer());
     if (Group::any(is_other)) return false;
     if constexpr (DataOps::kReads) {
       begin_timed();
@@ -326,7 +312,7 @@ class ReceiveStream {
     const bool good = slot.receive(header(), cursor_.data(), cursor_.bytes(), await);
     const bool is_other =
         Group::rank() == 0 && !good && (slot.has_other_header(header()) || is_filled());
-    if (is_other) report_other_message(arguments_, peer());
+    if (is_other) report_failure(arguments_, FailureKind::world_signature, peer());
     if (Group::any(!good)) return false;
     ++packets_received_;
     cursor_.advance();

@@ -13,6 +13,7 @@
 
 #include "kernels/algorithms/far_word.hpp"
 #include "kernels/algorithms/hierarchy_places.hpp"
+#include "kernels/algorithms/report_failure.hpp"
 #include "kernels/plan/hierarchy_plan.hpp"
 
 // Keeps the stages out of line: inlined into each other, they overload compilers. Hierarchy uses
@@ -205,16 +206,8 @@ class HierarchyPeers : protected HierarchyPlaces {
     }
     const bool is_of_call = word_offset != offsetof(HierarchyLine, done);
     differs = differs || (is_of_call && was_elsewhere(peer, value));
-    if (differs) report(peer);
+    if (differs) report_failure(arguments_, FailureKind::world_signature, peer);
     return !differs;
-  }
-  ORIEL_DEVICE_FN void report(std::int32_t peer) const {
-    if (arguments_.failure == nullptr) return;
-    // Stores 8 bytes at once, so that kind and rank are read together.
-    device::Memory::store<device::Order::release>(
-        reinterpret_cast<std::uint64_t*>(arguments_.failure),
-        static_cast<std::uint64_t>(FailureKind::world_signature) |
-            static_cast<std::uint64_t>(static_cast<std::uint32_t>(peer)) << 32);
   }
 
   static constexpr std::uint64_t kSignatureMask = (std::uint64_t{1} << kSignatureBits) - 1;

@@ -228,16 +228,6 @@ ORIEL_DEVICE_FN constexpr LineFlag line_flag(std::uint32_t epoch,
 #endif
 }
 
-/// Reports to the host that `rank` is in another call.
-ORIEL_DEVICE_FN void report_other_call(const AllReduceArguments& arguments, int rank) {
-  if (arguments.failure == nullptr) return;
-  // Stores 8 bytes at once, so that kind and rank are read together.
-  device::Memory::store<device::Order::release>(
-      reinterpret_cast<std::uint64_t*>(arguments.failure),
-      static_cast<std::uint64_t>(FailureKind::signature) |
-          static_cast<std::uint64_t>(static_cast<std::uint32_t>(rank)) << 32);
-}
-
 /// Polls of a line before the wait that an abort or a timeout can end.
 inline constexpr std::uint32_t kQuickPolls = 256;
 

@@ -6,6 +6,7 @@
 
 #include "kernels/algorithms/lines.hpp"
 #include "kernels/algorithms/places.hpp"
+#include "kernels/algorithms/report_failure.hpp"
 
 namespace oriel::kernels {
 
@@ -52,7 +53,7 @@ class StreamHandshake {
       alive = read(rank, 0, first);
       if (!alive) break;
       if (first >> kOffsetBits != arguments_.signature) {
-        report_other_call(arguments_, rank);
+        report_failure(arguments_, FailureKind::signature, rank);
         alive = false;
         break;
       }

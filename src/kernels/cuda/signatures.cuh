@@ -8,6 +8,7 @@
 
 #include "kernels/algorithms/lines.hpp"
 #include "kernels/algorithms/places.hpp"
+#include "kernels/algorithms/report_failure.hpp"
 #include "kernels/plan/hierarchy_plan.hpp"
 
 namespace oriel::kernels {
@@ -116,7 +117,7 @@ class Signatures {
     };
     const auto outcome = device::wait_until(arrived, arguments.wait, {rank, call});
     if (outcome == device::WaitOutcome::ready && word != expected) {
-      report_other_call(arguments, rank);
+      report_failure(arguments, FailureKind::signature, rank);
     }
   }
 
