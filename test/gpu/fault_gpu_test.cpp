@@ -18,6 +18,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "gpu/fill_gpu.hpp"
 #include "gpu/gpu_ranks.hpp"
 
 /// Tests GPU ranks that die, stop or abort while kernels of other ranks wait for them. Ranks that
@@ -410,6 +411,55 @@ TEST_CASE("ncclCommAbort from another thread ends a blocked kernel, and the GPU 
         LaunchMode::processes, 2,
         [&](TestRanks& test_ranks) { abort_blocked_call(test_ranks, load.count); }, 35s));
   }
+}
+
+/// Occupies all multiprocessors of the GPU but two until *end is not zero.
+void occupy(RankGpu& gpu, const int* end) {
+  int multiprocessors = 0;
+  require_cuda(
+      cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, gpu.device()),
+      "cudaDeviceGetAttribute");
+  auto* const started = reinterpret_cast<int*>(gpu.allocate(sizeof(int), false));
+  int running = 0;
+  gpu.copy_in(started, &running, sizeof(int));
+  require_cuda(static_cast<cudaError_t>(
+                   fill_multiprocessors(end, started, multiprocessors - 2, gpu.stream(1))),
+               "filling the GPU");
+  const auto until = steady_clock::now() + kTimeout;
+  while (running < multiprocessors - 2 && steady_clock::now() < until) {
+    gpu.copy_out(&running, started, sizeof(int));
+  }
+  require(running == multiprocessors - 2, fmt::format("only {} CTAs run", running));
+}
+
+/// Makes a call between two nodes, of which few CTAs can start on the GPU of rank 0.
+void call_on_full_gpu(TestRanks& test_ranks) {
+  const Environment node(Variables{{"ORIEL_HOSTID", fmt::format("node {}", test_ranks.first())}});
+  Rank rank(test_ranks);
+  ncclComm_t comm = init_rank(test_ranks, rank.gpu);
+  require(rank.enqueue(kMost, comm), "ncclAllReduce");  // loads the kernel
+  rank.gpu.wait(rank.gpu.stream(), comm);
+  void* word = nullptr;
+  require_cuda(cudaHostAlloc(&word, sizeof(int), cudaHostAllocDefault), "cudaHostAlloc");
+  int* const end = static_cast<int*>(word);
+  *end = 0;
+  if (test_ranks.first() == 0) occupy(rank.gpu, end);
+  test_ranks.barrier();
+  require(rank.enqueue(kMost, comm), "ncclAllReduce on a full GPU");
+  const ncclResult_t error = error_within(comm, 15s);
+  require(rank.gpu.done(rank.gpu.stream(), 10s), "the kernel has not ended");
+  __atomic_store_n(end, 1, __ATOMIC_RELEASE);
+  rank.gpu.wait(rank.gpu.stream(1), nullptr);
+  require(error != ncclSuccess, "no error on a full GPU");
+  check_refusals(rank, comm, error, {"rank 0", "its own CTAs"});
+  require_cuda(cudaFreeHost(word), "cudaFreeHost");
+}
+
+TEST_CASE("CTAs of a collective among nodes that cannot start are named after the timeout, by all",
+          "[D9]") {
+  const Environment environment(
+      Variables{{"ORIEL_COLLECTIVE_TIMEOUT", "3s"}, {"ORIEL_CTAS", "24"}});
+  check_all_ok(run_ranks(LaunchMode::processes, 2, call_on_full_gpu, 60s));
 }
 
 /// Makes one call of each kind in each of `buffers`, and checks the results. Returns the error of

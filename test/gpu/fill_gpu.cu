@@ -1,5 +1,7 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+
 #include "gpu/fill_gpu.hpp"
 
 namespace oriel::test {
@@ -29,6 +31,23 @@ int fill_gpu_for(int microseconds, int ctas, cudaStream_t stream) {
 
 int fill_gpu(const int* end, int* started, int ctas, cudaStream_t stream) {
   wait_for_word<<<ctas, 1024, 0, stream>>>(end, started);
+  return cudaGetLastError();
+}
+
+int fill_multiprocessors(const int* end, int* started, int ctas, cudaStream_t stream) {
+  // The most shared memory of a CTA, with the part that CUDA reserves for each CTA, is all that a
+  // multiprocessor has.
+  int device = 0, bytes = 0;
+  cudaError_t status = cudaGetDevice(&device);
+  if (status == cudaSuccess) {
+    status = cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  }
+  if (status == cudaSuccess) {
+    status =
+        cudaFuncSetAttribute(wait_for_word, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  }
+  if (status != cudaSuccess) return status;
+  wait_for_word<<<ctas, 1024, static_cast<std::size_t>(bytes), stream>>>(end, started);
   return cudaGetLastError();
 }
 

@@ -13,6 +13,9 @@ int load_filler();
 /// CTA adds 1 to *started (device memory) when it starts. Returns a cudaError_t.
 int fill_gpu(const int* end, int* started, int ctas, cudaStream_t stream);
 
+/// Launches CTAs as fill_gpu does, each of which leaves no room for others on its multiprocessor.
+int fill_multiprocessors(const int* end, int* started, int ctas, cudaStream_t stream);
+
 /// Launches `ctas` CTAs of 1024 threads that run for about `microseconds`; returns a cudaError_t.
 int fill_gpu_for(int microseconds, int ctas, cudaStream_t stream);
 

@@ -145,13 +145,14 @@ void Liveness::set_stuck(int rank, int on, std::uint32_t serial) {
   known = {on, serial};
 }
 
-int Liveness::end_of_chain(int rank) const {
+ChainEnd Liveness::end_of_chain(int rank) const {
   for (std::size_t hops = 0; hops <= stuck_.size(); ++hops) {
     const auto it = stuck_.find(rank);
-    if (it == stuck_.end() || it->second.on < 0) return rank;
+    if (it == stuck_.end() || it->second.on < 0) return {rank, false};
+    if (it->second.on == rank) return {rank, true};
     rank = it->second.on;
   }
-  return -1;
+  return {};
 }
 
 bool Liveness::others_wait() const {

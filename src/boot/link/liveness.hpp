@@ -23,6 +23,13 @@ struct PeerEvent {
   Error error;  ///< lost: the reason; left: unused
 };
 
+/// Last rank of a chain of waiting ranks. If it waits for nobody, it is stopped or has not made the
+/// call. If it waits for itself, its kernel waits for CTAs of its own grid.
+struct ChainEnd {
+  int rank = -1;  ///< -1: the chain is a cycle of several ranks
+  bool waits_for_itself = false;
+};
+
 /// Knowledge of one rank about all ranks, and the notices it still has to send. Each notice is
 /// forwarded once to every link. So it reaches every rank that the link graph still connects. It
 /// takes at most log2(size) hops while no link is missing.
@@ -41,12 +48,10 @@ class Liveness {
   /// Records that a rank (this rank or another) has aborted with `reason`. Does nothing if it has
   /// left.
   void aborted(int rank, const Error& reason);
-  /// Records that this rank has waited long for rank `on`; -1 ends the wait.
+  /// Records that this rank has waited long for rank `on`; -1 ends the wait. `on` may be this rank.
   void stuck(int on);
-  /// Follows the chain of waiting ranks from `rank` and returns its last rank, which waits for
-  /// nobody. That rank is stopped or has not made the call. Returns `rank` if it waits for nobody,
-  /// -1 for a cycle.
-  int end_of_chain(int rank) const;
+  /// Follows the chain of waiting ranks from `rank` and returns its last rank.
+  ChainEnd end_of_chain(int rank) const;
   /// Returns whether a rank other than this one is known to be waiting.
   bool others_wait() const;
   /// Processes a notice of a peer: a left, aborted, dead or stuck frame. Returns an error if it is

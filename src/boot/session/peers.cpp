@@ -125,9 +125,9 @@ void Peers::send_waiting_locked(int on) {
   links_->send_notices();
 }
 
-int Peers::end_of_wait(int on) const {
+ChainEnd Peers::end_of_wait(int on) const {
   const std::lock_guard lock(mutex_);
-  return links_ ? links_->liveness().end_of_chain(on) : on;
+  return links_ ? links_->liveness().end_of_chain(on) : ChainEnd{on, false};
 }
 
 std::optional<Error> Peers::failure() const {

@@ -49,11 +49,11 @@ class Peers {
   /// `to` is not set.
   std::optional<Note> take_note(NoteTopic topic, int from = kAnyRank);
   /// Announces that this rank has waited long for rank `on` outside of all operations; -1 ends the
-  /// wait. Does nothing during an operation, which announces its own waits. Does not wait.
+  /// wait. `on` may be this rank. Does nothing during an operation, which announces its own waits.
+  /// Does not wait.
   void send_waiting(int on);
-  /// Follows the announced waits from `on`, and returns the last rank of the chain. Returns `on` if
-  /// that rank waits for nobody, -1 for a cycle.
-  int end_of_wait(int on) const;
+  /// Follows the announced waits from `on`, and returns the last rank of the chain.
+  ChainEnd end_of_wait(int on) const;
   /// Returns the error that has ended the session, if any.
   std::optional<Error> failure() const;
   bool has_left(int rank) const;

@@ -208,11 +208,20 @@ Status SessionTransport::after_wait(Status waited, const std::string& waiting_fo
 
 Error SessionTransport::too_late(const std::string& waiting_for, int awaited_rank,
                                  TimePoint now) const {
-  std::string text = fmt::format("rank {} timed out waiting for {}, {} after the call", rank_,
-                                 waiting_for, seconds(now - started_));
   // The rank waited for may itself wait for another, so the last rank of the chain is blamed. The
   // chain starts behind this rank, which announces only long waits.
-  const int end = awaited_rank >= 0 ? peers_->links()->liveness().end_of_chain(awaited_rank) : -1;
+  const auto [end, waits_for_itself] =
+      awaited_rank >= 0 ? peers_->links()->liveness().end_of_chain(awaited_rank) : ChainEnd();
+  if (waits_for_itself) {
+    return Error(ErrorCode::timeout,
+                 fmt::format("rank {} timed out waiting for {}, {} after the call; rank {} waits "
+                             "for its own kernel",
+                             rank_, waiting_for, seconds(now - started_), end))
+        .with_origin(end)
+        .with_hint("end other kernels that fill that rank's GPU, or raise ORIEL_TIMEOUT");
+  }
+  std::string text = fmt::format("rank {} timed out waiting for {}, {} after the call", rank_,
+                                 waiting_for, seconds(now - started_));
   const bool has_lasted = end != awaited_rank || peers_->waiting_on() == awaited_rank;
   if (end >= 0 && end != rank_ && has_lasted) {
     text += fmt::format("; rank {} waits for nobody: it is stopped or has not called", end);

@@ -159,19 +159,45 @@ std::optional<Error> FailureWatch::given_up() const {
         .with_origin(other)
         .with_hint(std::move(hint));
   }
-  if (notice.gave_up != 0) {
-    const int other = device::stalled_rank(notice.gave_up);
-    auto text = fmt::format("rank {} has waited for rank {} longer than ORIEL_COLLECTIVE_TIMEOUT",
-                            rank(), other);
-    // The awaited rank may itself wait for another rank, and may have started only a little later.
-    const int end = other < 0 ? other : parts_.session->peers().end_of_wait(other);
-    const bool is_chain = end >= 0 && end != other && end != rank();
-    if (is_chain) text += fmt::format("; that one waits too, in the end for rank {}", end);
-    return Error(ErrorCode::timeout, std::move(text))
-        .with_origin(is_chain ? end : other)
-        .with_hint("the rank named last is stopped, or is not in this call");
-  }
+  if (notice.gave_up != 0) return timed_out(device::stalled_rank(notice.gave_up));
   return std::nullopt;
+}
+
+bool FailureWatch::is_own_grid(int awaited_rank) const {
+  return awaited_rank == rank() && !on_host(parts_);
+}
+
+Error FailureWatch::timed_out(int other) const {
+  constexpr const char* kMakeRoom =
+      "end other kernels that fill that rank's GPU, or lower ORIEL_MAX_CTAS: all CTAs of a kernel "
+      "have to run at once";
+  if (is_own_grid(other)) {
+    return Error(ErrorCode::timeout,
+                 fmt::format("a kernel of rank {} has waited for its own CTAs longer than "
+                             "ORIEL_COLLECTIVE_TIMEOUT",
+                             rank()))
+        .with_origin(rank())
+        .with_hint(kMakeRoom);
+  }
+  // The awaited rank may itself wait for another rank, and may have started only a little later.
+  const auto [end, waits_for_itself] =
+      other < 0 ? boot::ChainEnd() : parts_.session->peers().end_of_wait(other);
+  const bool is_chain = end >= 0 && end != other && end != rank();
+  const int last = is_chain ? end : other;
+  if (waits_for_itself && !on_host(parts_)) {
+    return Error(ErrorCode::timeout,
+                 fmt::format("rank {} has waited longer than ORIEL_COLLECTIVE_TIMEOUT for rank {}, "
+                             "a kernel of which waits for its own CTAs",
+                             rank(), last))
+        .with_origin(last)
+        .with_hint(kMakeRoom);
+  }
+  auto text = fmt::format("rank {} has waited for rank {} longer than ORIEL_COLLECTIVE_TIMEOUT",
+                          rank(), other);
+  if (is_chain) text += fmt::format("; that one waits too, in the end for rank {}", end);
+  return Error(ErrorCode::timeout, std::move(text))
+      .with_origin(last)
+      .with_hint("the rank named last is stopped, or is not in this call");
 }
 
 void FailureWatch::detect_failure() {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <mutex>
 #include <optional>
+#include <string>
 
 #include "oriel/error.hpp"
 
@@ -64,6 +65,10 @@ class FailureWatch final : public Watched {
   void fail(Error error);
   /// Returns the error that the notices record: a wait that was given up, or a call that failed.
   std::optional<Error> given_up() const;
+  /// Returns the error for a wait for `other` that has timed out.
+  Error timed_out(int other) const;
+  /// Returns whether a wait for `awaited_rank` is a GPU rank's wait for CTAs of its own grid.
+  bool is_own_grid(int awaited_rank) const;
   /// Keeps the number of ended calls for the flight file (GPU ranks). Does so before the
   /// communicator's waits end, since calls that fail end too.
   void note_ended_calls();
@@ -72,6 +77,8 @@ class FailureWatch final : public Watched {
   /// Returns the reason why the wait for `awaited_rank` cannot succeed, once this is certain.
   std::optional<Error> hopeless_wait(int awaited_rank);
   void log_stall(std::chrono::seconds lasted, int awaited_rank) const;
+  /// Writes the calls of all ranks to their files at the first report of a wait.
+  void write_calls(const std::string& stall, int awaited_rank) const;
 
   CommunicatorParts& parts_;
   bool is_watched_ = false;

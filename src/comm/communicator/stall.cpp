@@ -68,11 +68,11 @@ std::vector<int> awaited_ranks(const CommunicatorParts& parts, int awaited_rank)
   return awaited;
 }
 
-/// Returns whether this rank can read the calls of `rank` from memory; also true if `rank` is
-/// unknown.
+/// Returns whether this rank need not ask `rank` for its calls: it can read them from memory, or
+/// `rank` is unknown or this rank.
 bool sees_calls_of(const CommunicatorParts& parts, int rank) {
   const auto& members = parts.team_facts.members;
-  return rank < 0 ||
+  return rank < 0 || rank == parts.session->rank() ||
          (on_host(parts) && std::find(members.begin(), members.end(), rank) != members.end());
 }
 
@@ -111,10 +111,19 @@ std::string what_it_does(const CommunicatorParts& parts, int awaited_rank) {
 }  // namespace
 
 void FailureWatch::log_stall(std::chrono::seconds lasted, int awaited_rank) const {
-  const std::string whom = awaited_rank >= 0 ? list_of(awaited_ranks(parts_, awaited_rank))
-                                             : std::string("another rank");
   const std::string name =
       parts_.options.name.empty() ? "" : fmt::format(" of \"{}\"", parts_.options.name);
+  if (is_own_grid(awaited_rank)) {
+    const std::string own_text = fmt::format(
+        "stalled: rank {}{} has waited for {} s in {} for its own CTAs (not started, or late)",
+        rank(), name, lasted.count(), stalled_call(parts_));
+    Log(rank()).alert(
+        "{}; hint: end other kernels that fill the GPU; ORIEL_COLLECTIVE_TIMEOUT ends such waits",
+        own_text);
+    return write_calls(own_text, awaited_rank);
+  }
+  const std::string whom = awaited_rank >= 0 ? list_of(awaited_ranks(parts_, awaited_rank))
+                                             : std::string("another rank");
   std::string text =
       fmt::format("stalled: rank {}{} has waited for {} s in {} for {} (late, stopped or gone)",
                   rank(), name, lasted.count(), stalled_call(parts_), whom);
@@ -122,10 +131,14 @@ void FailureWatch::log_stall(std::chrono::seconds lasted, int awaited_rank) cons
   Log(rank()).alert(
       "{}; hint: examine the rank that is waited for; ORIEL_COLLECTIVE_TIMEOUT ends such waits",
       text);
+  write_calls(text, awaited_rank);
+}
+
+void FailureWatch::write_calls(const std::string& stall, int awaited_rank) const {
   if (!stall_.watch.is_first() || !parts_.flight->is_wanted()) return;
   // Makes the other ranks write their files too.
   parts_.session->peers().send_waiting(awaited_rank);
-  parts_.flight->write(text, false);
+  parts_.flight->write(stall, false);
 }
 
 void FailureWatch::watch_others() {
@@ -138,6 +151,7 @@ void FailureWatch::watch_others() {
 }
 
 std::optional<Error> FailureWatch::hopeless_wait(int awaited_rank) {
+  if (is_own_grid(awaited_rank)) return std::nullopt;  // no call of another rank ends it
   // Messages that a rank sent before it went on or left arrive long before three more ticks.
   constexpr int kTicksToArrive = 3;
   auto apart = left_behind_by(parts_, awaited_rank);

@@ -25,15 +25,21 @@ namespace oriel::kernels {
 /// arrive. any() then returns true. sync() returns with leads() false, and earlier work of other
 /// CTAs may be missing. A CTA that has given up does not arrive at later barriers. So no barrier
 /// completes with fewer than all CTAs, and no CTA waits forever.
+///
+/// Timeout: the first barrier also ends by the timeout, and its stall record names the own rank.
+/// Some CTAs may not start, for example because other kernels fill the GPU. After the first barrier
+/// all CTAs run. A CTA that is late at a later barrier waits for a peer, and reports this peer
+/// itself. A record of the own rank would hide that peer.
 class Grid {
  public:
   /// Threads that communicate with the peers: the first warp of CTA 0. CTAs are one-dimensional and
   /// consist of whole warps.
   using Lead = device::Warp;
 
-  /// `abort` is the abort word of the communicator.
-  __device__ __forceinline__ Grid(GridBarrier* barrier, const std::uint32_t* abort)
-      : barrier_(barrier), abort_(abort) {}
+  /// `wait` must outlive this object and its copies. A kernel constructs one object. The object's
+  /// first barrier comes before the kernel's first wait for a peer.
+  __device__ __forceinline__ Grid(GridBarrier* barrier, const device::WaitControl& wait)
+      : barrier_(barrier), wait_(&wait) {}
 
   static __device__ __forceinline__ std::uint32_t rank() {
     return blockIdx.x * blockDim.x + threadIdx.x;
@@ -63,13 +69,19 @@ class Grid {
   }
 
  private:
-  __device__ __forceinline__ bool meets() const { return !gave_up_ && meet(barrier_, abort_); }
+  /// Waits at the barrier; called by thread 0 of each CTA. Returns false if the wait was given up.
+  __device__ __forceinline__ bool meets() {
+    if (gave_up_) return false;
+    const bool is_first = is_first_;
+    is_first_ = false;
+    return meet(barrier_, *wait_, is_first);
+  }
 
-  /// Waits at the barrier; called by thread 0 of each CTA. Returns false if aborted. Has no
-  /// deadline of its own: every CTA arrives here, at the latest when its wait for a peer has been
-  /// given up. Out of line, because it is called from many places and its access to the L2 cache
-  /// dominates the cost.
-  static __device__ __noinline__ bool meet(GridBarrier* barrier, const std::uint32_t* abort) {
+  /// Waits at the barrier. Only the first barrier has a deadline of its own. At later ones every
+  /// CTA arrives, at the latest when its wait for a peer has been given up. Out of line, because it
+  /// is called from many places and its access to the L2 cache dominates the cost.
+  static __device__ __noinline__ bool meet(GridBarrier* barrier, const device::WaitControl& wait,
+                                           bool is_first) {
     using device::Memory;
     using device::Order;
     using device::Scope;
@@ -82,12 +94,18 @@ class Grid {
       return ((before ^ now) & kTurn) != 0;
     };
     device::WaitControl control;
-    control.abort = abort;
-    return device::wait_until<Memory>(all_came, control, {}) == device::WaitOutcome::ready;
+    control.abort = wait.abort;
+    if (is_first) {
+      control.stall = wait.stall;
+      control.timeout_ns = wait.timeout_ns;
+    }
+    return device::wait_until<Memory>(all_came, control, {wait.self, 0}) ==
+           device::WaitOutcome::ready;
   }
 
   GridBarrier* barrier_;
-  const std::uint32_t* abort_;
+  const device::WaitControl* wait_;
+  bool is_first_ = true;  // used by thread 0: the next barrier is the first
   bool gave_up_ = false;  // equal for all threads of a CTA
 };
 

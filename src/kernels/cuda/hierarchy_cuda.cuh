@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   if (blockIdx.x == 0 && threadIdx.x < device::Warp::size()) Signatures::send(arguments);
   auto* const barrier = reinterpret_cast<GridBarrier*>(
       arguments.comm.control(arguments.comm.lsa_rank, arguments.layout.barrier));
-  const Grid grid(barrier, arguments.comm.wait.abort);
+  const Grid grid(barrier, arguments.comm.wait);
   Hierarchy<Grid, GroupHierarchyOps<T, Grid>, device::Memory>(arguments, grid).run();
 }
 

@@ -252,6 +252,23 @@ TEST_CASE("a rank that has waited long for a link, and has it, is no longer said
   CHECK(contains(results[1], "rank 0 waits for nobody"));
 }
 
+TEST_CASE("a set-up call times out on a rank that waits for its own kernel, and says so", "[D9]") {
+  std::barrier<> over(2);
+  const auto results = run_thread_sessions(2, [&](EventLoop& loop, Session& session) {
+    Status status;
+    if (session.rank() == 0) {
+      session.peers().send_waiting(0);
+    } else {
+      const auto activity = session.activate(loop, Deadline::after(1s)).value();
+      status = loop.run(session.world().barrier(Operation::test));
+    }
+    over.arrive_and_wait();
+    return status;
+  });
+  CHECK(contains(results[1], "rank 1 timed out waiting for a message from rank 0"));
+  CHECK(contains(results[1], "; rank 0 waits for its own kernel"));
+}
+
 namespace {
 
 /// Returns an error unless `again` reports an unusable id, with `word` in its text.

@@ -46,4 +46,70 @@ TEST_CASE("a stalled GPU rank says so at the default log level, with the rank th
   }));
 }
 
+namespace {
+
+/// Waits for rank 0 as a kernel's thread does, until the wait is given up.
+void wait_in_vain(const device::WaitControl& control) {
+  const auto outcome = device::wait_until([] { return false; }, control, {.rank = 0});
+  require(outcome != device::WaitOutcome::ready, "the wait");
+}
+
+}  // namespace
+
+TEST_CASE("a GPU rank that waits for CTAs of its own grid says so at the default log level",
+          "[req:5.3][D7][D9]") {
+  using namespace std::chrono_literals;
+  const StallLog log;
+  const Environment environment(Variables{{"ORIEL_BACKEND", "cuda"}});
+  check_all_ok(run_ranks(LaunchMode::processes, 2, [&](TestRanks& test_ranks) {
+    const FakeCuda& model =
+        model_with_current_device(FakeCuda::Options{.devices = 2}, test_ranks.first());
+    auto comm = join(test_ranks);
+    const auto kernels = must(comm.device_comm());
+    if (test_ranks.first() == 0) {
+      const std::jthread ending([&] {
+        static_cast<void>(eventually([&] { return log.lines(::getpid()).size() >= 2; }));
+        comm.abort();
+      });
+      wait_in_vain(kernels.view().wait);
+      const auto lines = log.lines(::getpid());
+      require(lines.size() >= 2, "two lines");
+      require_words(lines.back(), {"WARN stalled: rank 0 has waited for ",
+                                   " in a kernel of the user's for its own CTAs (not started, or",
+                                   "; hint: end other kernels that fill the GPU; "});
+      require(lines.back().find("does not answer") == std::string::npos, lines.back());
+    }
+    test_ranks.barrier();
+    for (const std::string& violation : model.violations()) require(false, violation);
+  }));
+}
+
+TEST_CASE("CTAs that do not start are named after the timeout, by their rank or one that waits",
+          "[req:1.12][D9]") {
+  const int first = GENERATE(0, 1);  // the rank whose wait times out
+  const Environment environment(
+      Variables{{"ORIEL_BACKEND", "cuda"}, {"ORIEL_COLLECTIVE_TIMEOUT", "3s"}});
+  check_all_ok(run_ranks(LaunchMode::processes, 2, [&](TestRanks& test_ranks) {
+    const int rank = test_ranks.first();
+    const FakeCuda& model = model_with_current_device(FakeCuda::Options{.devices = 2}, rank);
+    auto comm = join(test_ranks);
+    const auto kernels = must(comm.device_comm());
+    device::WaitControl wait = kernels.view().wait;
+    if (rank != first) wait.timeout_ns *= 10;
+    test_ranks.barrier();
+    wait_in_vain(wait);
+    require(eventually([&] { return comm.async_error().has_value(); }), "no error");
+    const Error error = *comm.async_error();
+    require(error.code() == ErrorCode::timeout && error.origin_rank() == 0, error.to_string());
+    require_words(error.to_string(),
+                  {first == 0 ? "a kernel of rank 0 has waited for its own CTAs longer than "
+                                "ORIEL_COLLECTIVE_TIMEOUT"
+                              : "rank 1 has waited longer than ORIEL_COLLECTIVE_TIMEOUT for rank "
+                                "0, a kernel of which waits for its own CTAs",
+                   "; hint: end other kernels that fill that rank's GPU"});
+    test_ranks.barrier();
+    for (const std::string& violation : model.violations()) require(false, violation);
+  }));
+}
+
 }  // namespace oriel::test

@@ -8,10 +8,14 @@
 namespace oriel::test {
 namespace {
 
-__global__ void grid_kernel(GridJob job) {
-  if (blockIdx.x == job.absent) return;
-  kernels::Grid grid(job.barrier, job.abort);
+constexpr int kThreads = 64;
+
+__global__ void grid_kernel(const __grid_constant__ GridJob job) {
+  const bool is_absent = blockIdx.x == job.absent;
+  if (is_absent && job.barriers == 0) return;
+  kernels::Grid grid(job.barrier, job.wait);
   grid.sync();
+  if (is_absent) return;
   // Keeps a count for each CTA, since pinned memory may not support atomics.
   const auto leads = static_cast<std::uint32_t>(__syncthreads_count(grid.leads() ? 1 : 0));
 
@@ -24,8 +28,15 @@ __global__ void grid_kernel(GridJob job) {
 }  // namespace
 
 int launch_grid(const GridJob& job, std::uint32_t ctas, void* stream) {
-  grid_kernel<<<ctas, 64, 0, static_cast<cudaStream_t>(stream)>>>(job);
+  grid_kernel<<<ctas, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(job);
   return cudaGetLastError();
+}
+
+int ctas_per_multiprocessor() {
+  int ctas = 0;
+  const cudaError_t status =
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&ctas, grid_kernel, kThreads, 0);
+  return status == cudaSuccess ? ctas : 0;
 }
 
 }  // namespace oriel::test
