@@ -476,13 +476,10 @@ class LineExchange {
   ORIEL_DEVICE_FN static Payload<T, Line::kBytes> select(bool first,
                                                          const Payload<T, Line::kBytes>& a,
                                                          const Payload<T, Line::kBytes>& b) {
-    struct Words {
-      std::uint32_t word[Line::kBytes / 4];
-    };
     using Chosen = Payload<T, Line::kBytes>;
-    const auto from_a = __builtin_bit_cast(Words, a);
-    const auto from_b = __builtin_bit_cast(Words, b);
-    Words chosen;
+    const auto from_a = __builtin_bit_cast(PayloadWords<Line::kBytes>, a);
+    const auto from_b = __builtin_bit_cast(PayloadWords<Line::kBytes>, b);
+    PayloadWords<Line::kBytes> chosen;
     ORIEL_DEVICE_UNROLL
     for (int i = 0; i < Line::kBytes / 4; ++i) {
       chosen.word[i] = first ? from_a.word[i] : from_b.word[i];

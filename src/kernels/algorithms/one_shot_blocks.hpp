@@ -67,11 +67,13 @@ ORIEL_DEVICE_FN bool one_shot_blocks(const AllReduceArguments& arguments, GridPl
         own = own_input.load(at);
         exchange.send_to_all(0, slot_at(i), Line::encode(own));
       } else {
-        typename Block::Value values[LineExchange<Line, kRanks>::kMaxRanks];
-        exchange.for_each_peer(
-            [&](int rank, int peer) { values[peer] = block(arguments.input, rank).load(at); });
+        typename Block::Packed values[LineExchange<Line, kRanks>::kMaxRanks];
         exchange.for_each_peer([&](int rank, int peer) {
-          exchange.send(rank, peer, 0, slot_at(i), Line::encode(values[peer]));
+          values[peer] = block(arguments.input, rank).load_packed(at);
+        });
+        exchange.for_each_peer([&](int rank, int peer) {
+          const auto value = __builtin_bit_cast(typename Block::Value, values[peer]);
+          exchange.send(rank, peer, 0, slot_at(i), Line::encode(value));
         });
         own = own_input.load(at);
       }

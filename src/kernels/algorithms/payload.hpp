@@ -16,27 +16,22 @@ namespace detail {
 
 // Loads `bytes` bytes (at most a payload) as words of 4 bytes, and sets the rest to zero. Inline,
 // because short messages often end in a partial payload.
-template <class T, int kBytes>
-ORIEL_DEVICE_FN Payload<T, kBytes> load_words(const std::uint32_t* source, std::uint64_t bytes) {
-  struct Words {
-    std::uint32_t word[kBytes / 4];
-  } words{};
+template <int kBytes>
+ORIEL_DEVICE_FN PayloadWords<kBytes> load_words(const std::uint32_t* source, std::uint64_t bytes) {
+  PayloadWords<kBytes> words{};
   ORIEL_DEVICE_UNROLL
   for (int i = 0; i < kBytes / 4; ++i) {
     if (static_cast<std::uint64_t>(i) * 4 < bytes) {
       words.word[i] = device::Memory::load_streaming(source + i);
     }
   }
-  return __builtin_bit_cast(Payload<T, kBytes>, words);
+  return words;
 }
 
 template <class T, int kBytes>
 ORIEL_DEVICE_FN void store_words(std::uint32_t* target, std::uint64_t bytes,
                                  const Payload<T, kBytes>& value) {
-  struct Words {
-    std::uint32_t word[kBytes / 4];
-  };
-  const auto words = __builtin_bit_cast(Words, value);
+  const auto words = __builtin_bit_cast(PayloadWords<kBytes>, value);
   ORIEL_DEVICE_UNROLL
   for (int i = 0; i < kBytes / 4; ++i) {
     if (static_cast<std::uint64_t>(i) * 4 < bytes) {
@@ -48,13 +43,13 @@ ORIEL_DEVICE_FN void store_words(std::uint32_t* target, std::uint64_t bytes,
 // Loads the first `count` elements (at most a payload of them) one by one; the rest are zero. Out
 // of line, because these paths are rare and would crowd the instruction cache of the others.
 template <class T, int kBytes>
-ORIEL_DEVICE_SLOW Payload<T, kBytes> load_elements(const T* source, std::uint64_t count) {
+ORIEL_DEVICE_SLOW PayloadWords<kBytes> load_elements(const T* source, std::uint64_t count) {
   Payload<T, kBytes> value{};
   ORIEL_DEVICE_UNROLL
   for (int i = 0; i < Payload<T, kBytes>::kCount; ++i) {
     if (static_cast<std::uint64_t>(i) < count) value.element[i] = source[i];
   }
-  return value;
+  return __builtin_bit_cast(PayloadWords<kBytes>, value);
 }
 
 template <class T, int kBytes>
@@ -73,6 +68,7 @@ template <class T, int kBytes>
 class UserBuffer {
  public:
   using Value = Payload<T, kBytes>;
+  using Packed = PayloadWords<kBytes>;
   static constexpr std::uint64_t kElements = static_cast<std::uint64_t>(Value::kCount);
 
   /// Wraps `count` elements at `address`.
@@ -86,10 +82,14 @@ class UserBuffer {
 
   /// Returns payload `index`; elements past the end are zero.
   ORIEL_DEVICE_FN Value load(std::uint64_t index) const {
+    return __builtin_bit_cast(Value, load_packed(index));
+  }
+  /// Returns payload `index` likewise, as words.
+  ORIEL_DEVICE_FN Packed load_packed(std::uint64_t index) const {
     const std::uint64_t first = index * kElements;
     if (aligned_ && first + kElements <= count_) return load_whole(first);
     if constexpr (sizeof(T) >= 4) {
-      return detail::load_words<T, kBytes>(
+      return detail::load_words<kBytes>(
           reinterpret_cast<const std::uint32_t*>(address_ + first * sizeof(T)),
           (count_ - first) * sizeof(T));
     } else {
@@ -117,10 +117,10 @@ class UserBuffer {
   using Word = std::conditional_t<kBytes == 16, device::Pack, std::uint64_t>;
   static_assert(kBytes == 16 || kBytes == 8);
 
-  ORIEL_DEVICE_FN Value load_whole(std::uint64_t first) const {
+  ORIEL_DEVICE_FN Packed load_whole(std::uint64_t first) const {
     const Word word =
         device::Memory::load_streaming(reinterpret_cast<const Word*>(address_ + first * sizeof(T)));
-    return __builtin_bit_cast(Value, word);
+    return __builtin_bit_cast(Packed, word);
   }
   ORIEL_DEVICE_FN void store_whole(std::uint64_t first, const Value& value) const {
     device::Memory::store<device::Order::weak>(

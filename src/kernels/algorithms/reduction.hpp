@@ -26,6 +26,13 @@ struct alignas(kBytes) Payload {
   T element[kCount];
 };
 
+/// Bytes of a Payload as words. Serves payloads that stay in registers across a branch. There, each
+/// element of a Payload would take a register of its own, whatever its size.
+template <int kBytes>
+struct alignas(kBytes) PayloadWords {
+  std::uint32_t word[kBytes / 4];
+};
+
 namespace detail {
 // Out of line: a division is long, and averages are rare.
 template <class T>
@@ -81,10 +88,7 @@ class FamilyReduction {
     AccPack<Acc, Payload<T, kBytes>::kCount> pack;
     if constexpr (std::is_same_v<T, device::bf16>) {
       // Takes one instruction per element: a bf16 is the upper half of its float.
-      struct Words {
-        std::uint32_t word[kBytes / 4];
-      };
-      const auto words = __builtin_bit_cast(Words, payload);
+      const auto words = __builtin_bit_cast(PayloadWords<kBytes>, payload);
       ORIEL_DEVICE_UNROLL
       for (int i = 0; i < kBytes / 4; ++i) {
         pack.element[2 * i] = __builtin_bit_cast(float, words.word[i] << 16);

@@ -62,9 +62,10 @@ ORIEL_DEVICE_FN bool two_shot(const AllReduceArguments& arguments, GridPlace pla
   const auto load = [&](int owner, std::uint64_t line) {
     const std::byte* const block =
         arguments.input + static_cast<std::uint64_t>(owner) * block_bytes;
-    return UserBuffer<T, Line::kBytes>(block, count).load(line);
+    return UserBuffer<T, Line::kBytes>(block, count).load_packed(line);
   };
-  Payload<T, Line::kBytes> mine{};
+  using Value = Payload<T, Line::kBytes>;
+  using Packed = PayloadWords<Line::kBytes>;
   bool alive = true;
   std::uint32_t slot = Group::rank();
   std::uint64_t index = first + Group::rank();
@@ -73,17 +74,20 @@ ORIEL_DEVICE_FN bool two_shot(const AllReduceArguments& arguments, GridPlace pla
   };
   while (alive && index < share) {
     const std::uint64_t batch = lines_in_flight(share - index, step);
+    Packed mine{};
     for (std::uint64_t i = 0; i < batch; ++i) {
-      // Issues all loads before the first store, so that they overlap.
-      Payload<T, Line::kBytes> outgoing[LineExchange<Line, kRanks>::kMaxRanks];
+      // Issues all loads before the first store, so that they overlap. Sets lines past the end too:
+      // otherwise their registers would be in use in the whole loop.
+      Packed outgoing[LineExchange<Line, kRanks>::kMaxRanks];
       exchange.for_each_peer([&](int owner, int peer) {
         const std::uint64_t line = line_of(owner, index + i * step);
-        if (line < lines) outgoing[peer] = load(owner, line);
+        outgoing[peer] = line < lines ? load(owner, line) : Packed{};
       });
       if (!kSendsAhead && line_of(me, index) < lines) mine = load(me, line_of(me, index));
       exchange.for_each_peer([&](int owner, int peer) {
         if (line_of(owner, index + i * step) >= lines) return;
-        exchange.send(owner, peer, 0, slot_at(i), Line::encode(reduction.scale(outgoing[peer])));
+        const auto value = reduction.scale(__builtin_bit_cast(Value, outgoing[peer]));
+        exchange.send(owner, peer, 0, slot_at(i), Line::encode(value));
       });
     }
     exchange.publish();
@@ -92,11 +96,11 @@ ORIEL_DEVICE_FN bool two_shot(const AllReduceArguments& arguments, GridPlace pla
       const std::uint64_t line = line_of(me, index + i * step);
       if (line >= lines) break;
       if (kSendsAhead) mine = load(me, line);
-      mine = reduction.scale(mine);
+      const Value scaled = reduction.scale(__builtin_bit_cast(Value, mine));
       typename LineExchange<Line, kRanks>::Arrivals arrivals;
       alive = exchange.receive_from_all(0, slot_at(i), arrivals);
       if (!alive) break;
-      const auto result = exchange.reduce(reduction, mine, arrivals);
+      const auto result = exchange.reduce(reduction, scaled, arrivals);
       if (!scatters) exchange.send_to_all(1, slot_at(i), Line::encode(result));
       if (keeps) output.store(line, result);
     }

@@ -69,14 +69,15 @@ ORIEL_DEVICE_FN bool two_shot_broadcast(const AllReduceArguments& arguments, Gri
   const std::uint64_t turns = index < share ? device::divide_up(share - index, step) : 0;
   for (std::uint64_t i = 0; i < turns && is_root; ++i) {
     // Issues all loads before the first store, so that they overlap.
-    Value values[LineExchange<Line, kRanks>::kMaxRanks];
+    typename Buffer::Packed values[LineExchange<Line, kRanks>::kMaxRanks];
     exchange.for_each_peer([&](int owner, int peer) {
       const std::uint64_t line = line_of(owner, index + i * step);
-      values[peer] = line < lines ? input.load(line) : Value{};
+      values[peer] = line < lines ? input.load_packed(line) : typename Buffer::Packed{};
     });
     exchange.for_each_peer([&](int owner, int peer) {
-      exchange.send(owner, peer, 0, slot_at(i), Line::encode(values[peer]));
-      store(line_of(owner, index + i * step), values[peer]);
+      const auto value = __builtin_bit_cast(Value, values[peer]);
+      exchange.send(owner, peer, 0, slot_at(i), Line::encode(value));
+      store(line_of(owner, index + i * step), value);
     });
   }
   for (std::uint64_t i = 0; i < turns && alive && !is_root; ++i) {

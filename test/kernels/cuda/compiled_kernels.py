@@ -31,19 +31,14 @@ ACCESSES = {"ld", "ldu", "st", "atom", "red", "cp", "multimem", "prefetch", "cal
 
 
 # Maximum frame bytes by kernel name; the first match counts, and 0 applies without a match. Sums of
-# types of 16 bits and more are compiled for 2, 4 and 8 ranks without a frame, with one exception.
-# Out-of-line functions may have no frame, and spill nothing.
+# types of 16 bits and more are compiled for 2, 4 and 8 ranks without a frame. So are lines of
+# copies, at any address. Out-of-line functions may have no frame, and spill nothing.
 FRAMES = (
-    (r"two_shot_kernel<oriel::device::bf16, \(oriel::kernels::Family\)0, 8>", 104),
     (r"(one_shot|two_shot|stream)_kernel<.*\(oriel::kernels::Family\)0, [248]>", 0),
     (r"(one_shot|two_shot|stream)_kernel<", 352),  # any number of ranks: pointers in arrays
     (r"hierarchy_kernel<", 384),
     (r"blocks_kernel<\(oriel::kernels::Collective\)5>", 88),  # an all-to-all
     (r"(blocks|broadcast)_kernel", 0),
-    # An all-to-all of blocks that are not whole words of 4 bytes at aligned addresses.
-    (r"block_lines_kernel<oriel::kernels::EscapedLine<unsigned char>.*Collective\)5>", 272),
-    (r"broadcast_lines_kernel<oriel::kernels::EscapedLine<unsigned char>", 64),
-    (r"(block|broadcast)_lines_kernel<oriel::kernels::FlaggedLine<unsigned char>", 16),
     (r"(block|broadcast)_lines_kernel", 0),
     (r"exchange_kernel<\(oriel::kernels::ExchangeForm\)0>", 64),
     (r"exchange_kernel<\(oriel::kernels::ExchangeForm\)1>", 48),
