@@ -52,6 +52,12 @@ ORIEL_DEVICE_FN void copy_together(const CopyPlaces<kCopies> places, std::uint64
     }
   }
   const std::uint64_t packs = addresses % 16 == 0 ? bytes / 16 : 0;
+  // Copies the rest first: values that it needs would take registers in the loop.
+  ORIEL_DEVICE_UNROLL
+  for (int k = 0; k < kCopies && 16 * packs < bytes; ++k) {
+    copy_out_of_line<Group>(places.to[k] + 16 * packs, places.from[k] + 16 * packs,
+                            bytes - 16 * packs);
+  }
   for_each_tile<Group, kUnroll>(packs, [&](const auto& tile) {
     constexpr int kUnits = std::remove_cvref_t<decltype(tile)>::kUnits;
     device::Pack values[kSources][kUnits];
@@ -73,12 +79,6 @@ ORIEL_DEVICE_FN void copy_together(const CopyPlaces<kCopies> places, std::uint64
       }
     }
   });
-  const std::uint64_t done = 16 * packs;
-  if (done == bytes) return;
-  ORIEL_DEVICE_UNROLL
-  for (int k = 0; k < kCopies; ++k) {
-    copy_out_of_line<Group>(places.to[k] + done, places.from[k] + done, bytes - done);
-  }
 }
 
 }  // namespace detail
@@ -122,14 +122,14 @@ class GroupCopyOps {
   ORIEL_DEVICE_FN void pass_on(const Target& target, const std::byte* from,
                                std::uint64_t count) const {
     copy_all<true>(
-        target, [from](int /*rank*/) { return from; }, count);
+        target, [from](int /*rank*/) { return from; }, count, root_distance());
   }
-  /// Stores `count` elements of each rank's own source at the target of that rank. Leaves out the
-  /// ranks that pass_on() leaves out.
+  /// Stores `count` elements of each rank's own source at the target of that rank. Leaves out this
+  /// rank if its target is null. There is no root.
   template <class Target, class Source>
   ORIEL_DEVICE_FN void distribute(const Target& target, const Source& source,
                                   std::uint64_t count) const {
-    copy_all<false>(target, source, count);
+    copy_all<false>(target, source, count, 0);
   }
 
  private:
@@ -151,9 +151,8 @@ class GroupCopyOps {
   }
 
   template <bool kOneSource, class Target, class Source>
-  ORIEL_DEVICE_FN void copy_all(const Target& target, const Source& source,
-                                std::uint64_t count) const {
-    const int root = root_distance();
+  ORIEL_DEVICE_FN void copy_all(const Target& target, const Source& source, std::uint64_t count,
+                                int root) const {
     const int others = arguments_.ranks - (root > 0 ? 2 : 1);
     std::byte* const own = target(arguments_.rank);
     const int all = others + (own != nullptr ? 1 : 0);

@@ -61,23 +61,15 @@ class StreamBlocks {
 
   ORIEL_DEVICE_FN bool store_all() {
     const std::uint32_t chunks = steps_.chunks();
-    const std::uint32_t lag = arguments_.stream.depth / 2;
-    const bool in_steps = !is_straight();  // without rings there is nothing to wait for in between
-    std::uint32_t retired = 0;
-    for (std::uint32_t i = 0; i < chunks; ++i) {
-      for (; in_steps && retired + lag <= i; ++retired) {
-        if (!retire(retired)) return false;
-      }
-      store(i);
-      if (in_steps) steps_.raise(i);
-    }
-    if (!in_steps) {
-      steps_.raise(0);
-      retired = chunks - 1;  // one step covers all chunks
-    }
+    const bool in_steps = !is_straight();
     const std::uint32_t steps = in_steps ? chunks : 1;
-    for (; retired < chunks; ++retired) {
-      if (!retire(in_steps ? retired : 0)) return false;
+    // Without rings there is nothing to wait for before the end.
+    const std::uint32_t lag = in_steps ? arguments_.stream.depth / 2 : chunks;
+    for (std::uint32_t i = 0; i < steps + lag; ++i) {
+      if (i >= lag && !retire(i - lag)) return false;
+      if (i >= chunks) continue;
+      store(i);
+      if (in_steps || i + 1 == chunks) steps_.raise(in_steps ? i : 0);
     }
     steps_.finish(steps);  // retire() has synchronised
     return true;
