@@ -89,12 +89,12 @@ class ChannelOffsets {
   [[nodiscard]] ORIEL_DEVICE_FN const ChannelLayout& layout() const { return layout_; }
   /// Returns the offset of the ChannelCounters in this rank's memory.
   [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t counters() const {
-    return layout_.counters + own_ * sizeof(ChannelCounters);
+    return layout_.counters + std::uint64_t{own_} * sizeof(ChannelCounters);
   }
   /// Returns the offset of the credit, the number of slots that the peer has emptied, in this
   /// rank's memory.
   [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t credit() const {
-    return layout_.credits + own_ * kSectorBytes;
+    return layout_.credits + std::uint64_t{own_} * kSectorBytes;
   }
   /// Returns the offset of a word that equals ready_word(number, signature) once slot `number`
   /// holds data from the peer.
@@ -112,7 +112,7 @@ class ChannelOffsets {
   [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t offer() const { return credit() + kOfferPlace; }
   /// Returns the offset of the credit in the peer's memory, for slots that come from the peer.
   [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t credit_at_peer() const {
-    return layout_.credits + peers_ * kSectorBytes;
+    return layout_.credits + std::uint64_t{peers_} * kSectorBytes;
   }
   [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t offer_at_peer() const {
     return credit_at_peer() + kOfferPlace;
@@ -140,32 +140,33 @@ class ChannelOffsets {
 
  private:
   /// Returns the index of a channel among those of which `owner` keeps state.
-  static ORIEL_DEVICE_FN std::uint64_t index(std::int32_t owner, std::int32_t other,
+  static ORIEL_DEVICE_FN std::uint32_t index(std::int32_t owner, std::int32_t other,
                                              std::int32_t ranks, std::int32_t channels_per_peer,
                                              std::int32_t channel) {
-    return std::uint64_t{slot_of(other, owner, ranks)} *
-               static_cast<std::uint64_t>(channels_per_peer) +
-           static_cast<std::uint64_t>(channel);
+    return slot_of(other, owner, ranks) * static_cast<std::uint32_t>(channels_per_peer) +
+           static_cast<std::uint32_t>(channel);
   }
-  [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t ready_of(std::uint64_t channel,
+  [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t ready_of(std::uint32_t channel,
                                                        std::uint64_t number) const {
-    return layout_.ready + channel * kSectorBytes +
+    return layout_.ready + std::uint64_t{channel} * kSectorBytes +
            (number & (layout_.depth - 1)) * sizeof(std::uint64_t);
   }
-  [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t ring_place(std::uint64_t channel,
+  [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t ring_place(std::uint32_t channel,
                                                          std::uint64_t number) const {
-    return (channel * layout_.depth + (number & (layout_.depth - 1))) * layout_.slot_bytes;
+    const std::uint64_t slot =
+        std::uint64_t{channel} * layout_.depth + (number & (layout_.depth - 1));
+    return slot * layout_.slot_bytes;
   }
-  [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t packet_slot_of(std::uint64_t channel,
+  [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t packet_slot_of(std::uint32_t channel,
                                                              std::uint64_t number) const {
     const std::uint64_t slot =
-        channel * layout_.packet_depth + (number & (layout_.packet_depth - 1));
+        std::uint64_t{channel} * layout_.packet_depth + (number & (layout_.packet_depth - 1));
     return layout_.packets + slot * layout_.packet_slot_bytes;
   }
 
   const ChannelLayout& layout_;
-  std::uint64_t own_;
-  std::uint64_t peers_;
+  std::uint32_t own_;
+  std::uint32_t peers_;
 };
 
 /// One pair of channels between this rank and a peer. kFar: the peer may be in another team.

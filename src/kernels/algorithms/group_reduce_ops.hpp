@@ -265,17 +265,21 @@ class GroupReduceOps {
   template <class Source, class Target>
   ORIEL_DEVICE_FN void reduce_rest(const Source& source, const Target& target, int targets,
                                    std::uint64_t first, std::uint64_t count) const {
-    const std::uint64_t payloads = device::divide_up(count, Buffer::kElements);
+    // Registers do not hold the accumulators of 16 elements for each level of the tree.
+    constexpr int kBytes = sizeof(T) == 1 ? 8 : 16;
+    using Rest = UserBuffer<T, kBytes>;
+    const std::uint64_t payloads = device::divide_up(count, Rest::kElements);
+    first *= 16 / kBytes;
     ORIEL_DEVICE_KEEP_LOOP
     for (std::uint64_t i = first + Group::rank(); i < payloads; i += Group::size()) {
-      const auto result = fold_ranks<0, 16>(reduction_, ranks(), [&](int rank) {
-        const Value value = Buffer(source(rank), count).load(i);
+      const auto result = fold_ranks<0, kBytes>(reduction_, ranks(), [&](int rank) {
+        const typename Rest::Value value = Rest(source(rank), count).load(i);
         return rank == arguments_.rank ? reduction_.scale(value) : value;
       });
       ORIEL_DEVICE_KEEP_LOOP
       for (int rank = 0; rank < ranks(); ++rank) {
         if (targets == 1 && rank != arguments_.rank) continue;
-        Buffer(target(rank), count).store(i, result);
+        Rest(target(rank), count).store(i, result);
       }
     }
   }

@@ -40,9 +40,8 @@ FRAMES = (
     (r"blocks_kernel<\(oriel::kernels::Collective\)5>", 40),  # an all-to-all
     (r"(blocks|broadcast)_kernel", 0),
     (r"(block|broadcast)_lines_kernel", 0),
-    (r"exchange_kernel<\(oriel::kernels::ExchangeForm\)0>", 64),
-    (r"exchange_kernel<\(oriel::kernels::ExchangeForm\)1>", 48),
-    (r"exchange_kernel<\(oriel::kernels::ExchangeForm\)3>", 72),
+    (r"exchange_kernel<\(oriel::kernels::ExchangeForm\)0>", 32),
+    (r"exchange_kernel<\(oriel::kernels::ExchangeForm\)3>", 40),
     (r"exchange_kernel", 0),
 )
 FRAME = re.compile(r"Function properties for (\w+)\s+(\d+) bytes stack frame, (\d+) bytes spill")
