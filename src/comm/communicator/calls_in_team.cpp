@@ -26,14 +26,14 @@ std::uint64_t slot_offset_of(const window::WindowManager& windows, const void* p
 /// Returns the facts of a streamed call, except its first owner.
 kernels::StreamFacts stream_facts(kernels::Backend backend, const kernels::ScratchLayout& layout,
                                   const CollectiveRequest& request, const kernels::Plan& plan,
-                                  const kernels::Split& split) {
+                                  const kernels::Split& split, bool on_one_gpu) {
   const kernels::CollectiveCall call{request.collective, request.type, request.op, request.count,
                                      request.root};
   kernels::StreamFacts facts;
   facts.chunk_bytes = kernels::chunk_of(plan, backend, split, request.type);
   facts.depth = plan.depth;
   facts.lead = plan.lead;
-  facts.reads_inputs = kernels::reads_inputs(backend, layout, call);
+  facts.reads_inputs = kernels::reads_inputs(backend, layout, call, on_one_gpu);
   facts.whole_rings = plan.whole_rings;
   return facts;
 }
@@ -117,7 +117,8 @@ kernels::AllReduceArguments CallRunner::arguments_in_team(const CollectiveReques
         slot_offset_of(*parts_.windows, request.input, input_count * size_of(request.type));
     arguments.output_offset =
         slot_offset_of(*parts_.windows, request.output, output_count * size_of(request.type));
-    arguments.stream = stream_facts(parts_.backend, parts_.layout, request, plan, split);
+    arguments.stream = stream_facts(parts_.backend, parts_.layout, request, plan, split,
+                                    parts_.team_facts.on_one_gpu);
     arguments.stream.first_owner = owners.first;
     if (arguments.input_offset % 16 != 0) arguments.stream.reads_inputs = false;
   }

@@ -254,6 +254,7 @@ Task<Status> CommunicatorStart::form_team() {
   facts.world_size = size();
   facts.members = teams.members_of(rank());
   facts.index = teams.index[static_cast<std::size_t>(rank())];
+  facts.on_one_gpu = are_on_one_gpu(parts_.topology.infos, facts.members);
   facts.communicator = parts_.session->number() | 1;  // 0 stands for no communicator
   parts_.teams = kernels::GroupingTables(teams.members, rank());
   std::vector<std::vector<int>> singles;

@@ -33,6 +33,16 @@ Sharers sharers_of(const std::vector<topo::RankInfo>& infos, const topo::RankInf
   return sharers;
 }
 
+bool are_on_one_gpu(const std::vector<topo::RankInfo>& infos, const std::vector<int>& members) {
+  const auto info_of = [&](int rank) -> const topo::RankInfo& {
+    return infos[static_cast<std::size_t>(rank)];
+  };
+  return members.size() > 1 && std::all_of(members.begin(), members.end(), [&](int rank) {
+           return info_of(rank).kind == topo::DeviceKind::cuda &&
+                  info_of(rank).uuid == info_of(members.front()).uuid;
+         });
+}
+
 int most_ctas_of_gpus(const std::vector<topo::RankInfo>& infos, int forced) {
   int most = kMostCtasOfGpu;
   for (const topo::RankInfo& info : infos) {

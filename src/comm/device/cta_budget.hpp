@@ -26,6 +26,9 @@ struct Sharers {
 /// Counts the ranks of `infos` that share the GPU of the rank `own`, itself included.
 Sharers sharers_of(const std::vector<topo::RankInfo>& infos, const topo::RankInfo& own);
 
+/// Returns whether all of `members`, two ranks or more of `infos`, share one GPU. False for CPUs.
+bool are_on_one_gpu(const std::vector<topo::RankInfo>& infos, const std::vector<int>& members);
+
 /// Returns the maximum number of CTAs of one call on GPUs, without the CTA that carries signatures.
 /// The result is the same on all ranks, since all ranks have the same `infos`. If several ranks
 /// share a GPU, their calls fit on the GPU together, each with its programmatic dependent. The

@@ -197,9 +197,11 @@ Owners owners_of(const Plan& plan, Backend backend, Collective collective, int r
   return spares_root ? Owners{(root + 1) % ranks, ranks - 1} : Owners{0, ranks};
 }
 
-bool reads_inputs(Backend backend, const ScratchLayout& layout, const CollectiveCall& call) {
+bool reads_inputs(Backend backend, const ScratchLayout& layout, const CollectiveCall& call,
+                  bool on_one_gpu) {
   // Measured on 2 and 4 H200 (docs/notes/streams.md). Loads fill the links less than stores, but
-  // need no fence for each chunk. Many CTAs overlap their fences, so that stores win.
+  // need no fence for each chunk. Many CTAs overlap their fences, so that stores win. Inside one
+  // GPU there is no link, and a sent input is read and written once more.
   constexpr std::uint64_t kMostBytes = 8 << 20;
   constexpr std::uint64_t kMostOfManyCtas = 32 << 20;
   constexpr int kManyCtas = 64;
@@ -211,11 +213,12 @@ bool reads_inputs(Backend backend, const ScratchLayout& layout, const Collective
   const bool has_many_ctas = layout.max_ctas > kManyCtas;
   switch (call.collective) {
     case Collective::reduce_scatter:  // blocks may begin at any address
-      return bytes % 16 == 0 && (!has_many_ctas || bytes * ranks <= kMostOfManyCtas);
+      return bytes % 16 == 0 && (on_one_gpu || !has_many_ctas || bytes * ranks <= kMostOfManyCtas);
     case Collective::reduce:
-      return !has_many_ctas && (bytes <= kMostBytes || (ranks > 2 && bytes >= kLeastSparingRoot));
+      return on_one_gpu ||
+             (!has_many_ctas && (bytes <= kMostBytes || (ranks > 2 && bytes >= kLeastSparingRoot)));
     case Collective::all_reduce:
-      return !has_many_ctas && bytes <= kMostBytes;
+      return on_one_gpu || (!has_many_ctas && bytes <= kMostBytes);
     default:
       return false;
   }

@@ -156,8 +156,10 @@ Owners owners_of(const Plan& plan, Backend backend, Collective collective, int r
 
 /// Returns whether the owners of a streamed call read all inputs in place, if every rank's buffers
 /// are registered and aligned to 16 bytes (stream.hpp). Never for CPUs, which decide it for each
-/// pair of ranks, nor if elements are scaled or reduced one payload at a time.
-bool reads_inputs(Backend backend, const ScratchLayout& layout, const CollectiveCall& call);
+/// pair of ranks, nor if elements are scaled or reduced one payload at a time. `on_one_gpu`: all
+/// ranks of the team share a GPU.
+bool reads_inputs(Backend backend, const ScratchLayout& layout, const CollectiveCall& call,
+                  bool on_one_gpu);
 
 /// Division of a call's elements. `share` is the work of each owner, in elements, or in lines for
 /// two_shot. `part` is the work of each CTA or sub-CTA within a share (stream only).

@@ -243,7 +243,7 @@ TEST_CASE("GPUs with few CTAs read registered inputs of some calls in place", "[
   const auto reads = [](Collective collective, std::uint64_t count, int ranks = 4, int ctas = 32,
                         ReduceOp op = ReduceOp::sum, DataType type = DataType::f32) {
     const auto layout = make_scratch_layout(Backend::cuda, ranks, ctas, 24 * kMiB);
-    return reads_inputs(Backend::cuda, layout, {collective, type, op, count, 0});
+    return reads_inputs(Backend::cuda, layout, {collective, type, op, count, 0}, false);
   };
   CHECK(reads(Collective::reduce_scatter, 64 * kMiB));
   CHECK_FALSE(reads(Collective::reduce_scatter, 64 * kMiB, 4, 128));
@@ -264,7 +264,20 @@ TEST_CASE("GPUs with few CTAs read registered inputs of some calls in place", "[
   CHECK_FALSE(reads(Collective::all_reduce, kMiB, 3, 32, ReduceOp::avg));
   CHECK_FALSE(reads(Collective::all_reduce, kMiB, 4, 32, ReduceOp::avg, DataType::i32));
   const auto on_cpus = make_scratch_layout(Backend::host, 4, 1, 4 * kMiB);
-  CHECK_FALSE(reads_inputs(Backend::host, on_cpus, {Collective::all_reduce, DataType::f32}));
+  CHECK_FALSE(reads_inputs(Backend::host, on_cpus, {Collective::all_reduce, DataType::f32}, false));
+}
+
+TEST_CASE("ranks that share a GPU read registered inputs of any length in place",
+          "[req:5.9][req:5.23]") {
+  const auto layout = make_scratch_layout(Backend::cuda, 2, 32, 24 * kMiB);
+  const auto reads = [&](Collective collective, std::uint64_t count, ReduceOp op = ReduceOp::sum) {
+    return reads_inputs(Backend::cuda, layout, {collective, DataType::f32, op, count, 0}, true);
+  };
+  CHECK(reads(Collective::all_reduce, 256 * kMiB));
+  CHECK(reads(Collective::reduce, 256 * kMiB));
+  CHECK(reads(Collective::reduce_scatter, 256 * kMiB));
+  CHECK_FALSE(reads(Collective::reduce_scatter, kMiB + 1));  // blocks not aligned to 16 bytes
+  CHECK_FALSE(reads(Collective::all_reduce, kMiB, ReduceOp::premul_sum));
 }
 
 TEST_CASE("the root of a broadcast, or of a long reduce among GPUs, owns no share") {
