@@ -74,8 +74,9 @@ std::vector<kernels::ChannelLayout> ExchangePlanner::channels() const {
 }
 
 void ExchangePlanner::begin(kernels::ExchangeMemory memory, const window::WindowManager& windows,
-                            bool uses_copy_engines) {
+                            bool uses_copy_engines, bool on_one_gpu) {
   windows_ = &windows;
+  facts_.on_one_gpu = on_one_gpu;
   uses_copy_engines_ = uses_copy_engines;
   const kernels::ExchangeMemory& known = facts_.memory;
   memory.rank = known.rank;
@@ -94,13 +95,19 @@ void ExchangePlanner::begin(kernels::ExchangeMemory memory, const window::Window
 
 void ExchangePlanner::reach_output(kernels::RankCollective& call) const {
   const std::uint64_t block = call.count * size_of(call.type);
-  const bool has_blocks = kernels::receives_blocks(call.collective);
-  const std::uint64_t bytes = has_blocks ? block * static_cast<std::uint64_t>(call.ranks) : block;
+  const std::uint64_t all = block * static_cast<std::uint64_t>(call.ranks);
+  const std::uint64_t bytes = kernels::receives_blocks(call.collective) ? all : block;
   std::byte* const place = place_of(call.output, bytes);
-  // An input inside the output moves with it, so that a call in place is still recognised.
+  // An input inside the output, or around it, moves too, so that a call in place is recognised.
   const auto at = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(call.input) -
                                              reinterpret_cast<std::uintptr_t>(call.output));
-  if (at < bytes) call.input = place + at;
+  if (at < bytes) {
+    call.input = place + at;
+  } else if (block >= facts_.memory.channels.least_direct_bytes) {
+    const std::uint64_t sent = kernels::sends_blocks(call.collective) ? all : block;
+    const bool is_reached = facts_.on_one_gpu || 0 - at < sent;
+    if (is_reached) call.input = place_of(const_cast<std::byte*>(call.input), sent);
+  }
   call.output = place;
 }
 
@@ -209,8 +216,9 @@ Result<PointToPointPlan*> ExchangePlanner::plan(std::span<const PointToPointRequ
   for (const PointToPointRequest& request : requests) {
     const std::uint64_t bytes = request.count * size_of(request.type);
     auto* const data = static_cast<std::byte*>(request.data);
+    const bool is_reached = !request.is_send || facts_.on_one_gpu;
     messages_.push_back(
-        {request.is_send, request.is_send ? data : place_of(data, bytes), bytes, request.peer});
+        {request.is_send, is_reached ? place_of(data, bytes) : data, bytes, request.peer});
   }
   plan_.requests = requests;
   plan_.stream = requests.front().stream;

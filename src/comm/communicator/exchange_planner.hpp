@@ -52,9 +52,9 @@ class ExchangePlanner {
   /// Sets the facts that are known once the scratch memory is mapped. `memory` need not contain
   /// ranks or channels. Its `signatures` and `signature_calls` are set for collectives of
   /// one team only. `windows` must outlive this object. `uses_copy_engines`: copy engines carry out
-  /// the calls that suit them.
+  /// the calls that suit them. `on_one_gpu`: all ranks of the team share a GPU.
   void begin(kernels::ExchangeMemory memory, const window::WindowManager& windows,
-             bool uses_copy_engines);
+             bool uses_copy_engines, bool on_one_gpu);
   bool uses_copy_engines() const { return uses_copy_engines_; }
   /// Returns how waits of the communicator's calls end.
   const device::WaitControl& wait() const { return facts_.memory.wait; }
@@ -86,11 +86,12 @@ class ExchangePlanner {
   /// Sets the fields that all launches of call_ share, and selects the launch that exchanges
   /// signatures.
   void finish_call(const CollectiveRequest& request);
-  /// Returns the address at which peers of the team reach a receive buffer. It lies in this rank's
+  /// Returns the address at which peers of the team reach a buffer. It lies in this rank's
   /// slot of the flat space if a window holds the buffer, else it is `data`. Buffers below
   /// least_direct_bytes are not looked up.
   std::byte* place_of(std::byte* data, std::uint64_t bytes) const;
-  /// Sets the output of a call to its place_of().
+  /// Sets the output of a call to its place_of(). Does so with the input too if it overlaps the
+  /// output, or if all ranks share a GPU.
   void reach_output(kernels::RankCollective& call) const;
   /// Removes from call_ what the last exchange has left.
   void clear_call();

@@ -112,7 +112,7 @@ void begin_exchanges(CommunicatorParts& parts) {
   // ORIEL_ALGORITHM=stream forces streams for every collective that has them.
   const bool may_use_copy_engines =
       parts.topology.may_use_copy_engines() && parts.settings->algorithm != AlgorithmChoice::stream;
-  parts.exchanges->begin(memory, *parts.windows, may_use_copy_engines);
+  parts.exchanges->begin(memory, *parts.windows, may_use_copy_engines, parts.team_facts.on_one_gpu);
 }
 
 void flush_network(const CommunicatorParts& parts) {

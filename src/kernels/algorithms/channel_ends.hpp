@@ -32,6 +32,9 @@
 /// release. The sender loads this word with acquire before it stores at the place. The sender
 /// stores its request with release. So a receiver in another call that sees the request knows that
 /// no packets are under way.
+///
+/// A receiver that copies from the sender's memory has loaded the ready word with acquire. It
+/// returns the credit with release once it has copied. The sender's launch ends only then.
 namespace oriel::kernels {
 
 /// Returns the word that marks slot `number` as holding data of the message with this signature.
@@ -42,6 +45,9 @@ ORIEL_DEVICE_FN constexpr std::uint64_t ready_word(std::uint64_t number, std::ui
 inline constexpr std::uint64_t kAsks = std::uint64_t{1} << 63;
 /// Flag in a ready word of a CPU rank: the message goes in slots, whatever the receiver's offer is.
 inline constexpr std::uint64_t kInSlots = std::uint64_t{1} << 62;
+/// Flag in a ready word of a rank that shares its GPU with the receiver. The slot has an offset in
+/// the sender's slot of the flat space, and how many bytes the receiver copies from there.
+inline constexpr std::uint64_t kPulled = kInSlots;
 
 /// Computes addresses of the channels inside a team, by arithmetic alone.
 class ChannelPlaces {
@@ -358,15 +364,18 @@ class MessageCursor {
   ORIEL_DEVICE_FN std::uint64_t moved() const { return at_ - begin_; }
   /// Returns the bytes that the next step moves.
   ORIEL_DEVICE_FN std::uint64_t bytes() const {
-    const std::uint64_t left = end_ - at_;
     std::uint64_t most = layout_.slot_bytes;
     if (direct_) most = layout_.direct_bytes;
     if (in_packets()) most = layout_.packet_bytes;
-    return left < most ? left : most;
+    return left() < most ? left() : most;
   }
   ORIEL_DEVICE_FN bool is_last_step() const { return at_ + bytes() >= end_; }
-  ORIEL_DEVICE_FN void advance() {
-    at_ += bytes();
+  /// Returns the bytes of the channel's part that no step has moved.
+  ORIEL_DEVICE_FN std::uint64_t left() const { return end_ - at_; }
+  ORIEL_DEVICE_FN void advance() { advance_by(bytes()); }
+  /// Ends a step that has moved `bytes` bytes instead of bytes().
+  ORIEL_DEVICE_FN void advance_by(std::uint64_t bytes) {
+    at_ += bytes;
     if (at_ < end_) return;
     ++item_;
     enter();

@@ -24,12 +24,20 @@
 /// may read a peer's memory by read(), if can_read() is true. Its note() receives the time of each
 /// message for which is_timed() is true, from the first step on.
 ///
+/// Ranks on one GPU (ExchangeForm::one_gpu): a sender pushes one part of a long message, and lets
+/// the receiver copy another part from its window. So both groups move data, where the receiver's
+/// would wait. A root lets its receivers copy everything, and copies its own block meanwhile.
+///
 /// A step returns false if the peer's message is not the one that this rank's call expects. It does
 /// so too if the queue to the peer has failed. M: the memory policy.
 namespace oriel::kernels {
 
 template <class Group, class DataOps, class M, ExchangeForm kForm>
 class SendStream {
+  /// Receivers may copy from this rank's memory.
+  static constexpr bool kIsPulled = kForm == ExchangeForm::one_gpu;
+  static constexpr bool kExposes = DataOps::kReads || kIsPulled;
+
  public:
   ORIEL_DEVICE_FN SendStream(const ExchangeArguments& arguments, DataOps& ops, std::int32_t run,
                              std::int32_t channel)
@@ -47,11 +55,11 @@ class SendStream {
     credit_ -= channel_.layout().depth;
   }
 
-  ORIEL_DEVICE_FN bool done() const { return cursor_.done() && !(DataOps::kReads && is_exposed_); }
+  ORIEL_DEVICE_FN bool done() const { return cursor_.done() && !(kExposes && is_exposed()); }
   ORIEL_DEVICE_FN std::int32_t peer() const { return channel_.peer(); }
   /// Returns whether step() can run. Thread 0 of the group calls.
   ORIEL_DEVICE_FN bool is_ready() {
-    if constexpr (DataOps::kReads) {
+    if constexpr (kExposes) {
       if (cursor_.done()) {
         credit_ = channel_.credit();
         return credit_ == sent_;
@@ -65,10 +73,10 @@ class SendStream {
       credit_ = channel_.credit();
       if (!has_slot()) return false;
     }
-    return !cursor_.asks() || (DataOps::kReads && goes_in_slots_) || has_offer();
+    return !cursor_.asks() || needs_no_offer() || has_offer();
   }
   ORIEL_DEVICE_FN bool step() {
-    if constexpr (DataOps::kReads) {
+    if constexpr (kExposes) {
       if (cursor_.done()) {
         is_exposed_ = false;
         return true;
@@ -78,8 +86,11 @@ class SendStream {
       send_packets();
       return true;
     }
-    const bool has_way = DataOps::kReads && goes_in_slots_;
+    const bool has_way = needs_no_offer();
     if (cursor_.asks() && !has_way && !take_offer()) return false;
+    if constexpr (kIsPulled) {
+      if (cursor_.asks() && let_receiver_copy()) return true;
+    }
     const std::uint64_t bytes = cursor_.bytes();
     const bool in_slot = !cursor_.is_direct();
     if (in_slot) {
@@ -99,8 +110,8 @@ class SendStream {
     cursor_.advance();
     return true;
   }
-  /// Returns whether the receiver may still read a message from this rank's memory. CPU ranks only.
-  bool is_exposed() const { return is_exposed_; }
+  /// Returns whether the receiver may still read a message from this rank's memory.
+  ORIEL_DEVICE_FN bool is_exposed() const { return is_exposed_; }
   ORIEL_DEVICE_FN void finish() {
     if (Group::rank() != 0) return;
     ChannelCounters* const counters = channel_.counters();
@@ -134,6 +145,35 @@ class SendStream {
     }
     return false;
   }
+  /// Returns whether the next message begins without an offer.
+  ORIEL_DEVICE_FN bool needs_no_offer() const {
+    if constexpr (kIsPulled) {
+      return arguments_.pulled_parts == kPulledParts &&
+             channel_.offset_of(cursor_.data()) != kNoOffset;
+    }
+    return DataOps::kReads && goes_in_slots_;
+  }
+  /// Lets the receiver copy its part of the next message. Returns false if it has none, or if the
+  /// message is in no window.
+  ORIEL_DEVICE_FN bool let_receiver_copy() {
+    const std::uint64_t offset = channel_.offset_of(cursor_.data());
+    if (arguments_.pulled_parts == 0 || offset == kNoOffset) return false;
+    std::uint64_t bytes = cursor_.left();
+    const std::uint64_t lines = bytes / (128 * kPulledParts);  // 0: too short to be divided
+    if (arguments_.pulled_parts < kPulledParts && lines > 0) {
+      bytes = lines * static_cast<std::uint64_t>(arguments_.pulled_parts) * 128;
+    }
+    if (Group::rank() == 0) {
+      auto* const slot = reinterpret_cast<std::uint64_t*>(channel_.filled(sent_));
+      device::Memory::store<device::Order::relaxed>(slot, offset);
+      device::Memory::store<device::Order::relaxed>(slot + 1, bytes);
+    }
+    channel_.publish(sent_, bytes, cursor_.signature(), kPulled);
+    ++sent_;
+    is_exposed_ = true;
+    cursor_.advance_by(bytes);
+    return true;
+  }
   ORIEL_DEVICE_FN void send_packets() {
     const bool sweeps = packets_sent_ % kPacketSweep < channel_.layout().packet_depth;
     const std::uint64_t fill = sweeps ? channel_.layout().packet_bytes / sizeof(std::uint64_t) : 0;
@@ -142,7 +182,7 @@ class SendStream {
                           cursor_.bytes(), fill);
     ++packets_sent_;
     cursor_.advance();
-    if (!done() && cursor_.asks()) Group::sync();  // the request comes after all packets
+    if (!cursor_.done() && cursor_.asks()) Group::sync();  // the request comes after all packets
   }
   /// Sends the request once, then polls for the offer. Only the calling thread keeps this state.
   ///
@@ -186,10 +226,10 @@ class SendStream {
   std::uint64_t offer_ = 0;
   std::byte* target_ = nullptr;  // the channel's part at the receiver, if it bypasses slots
   bool has_asked_ = false;
+  bool is_exposed_ = false;  // the receiver may still read this message, or an earlier one
   // CPU ranks:
   std::int32_t index_;          // index of the peer in the team
   bool is_read_ = false;        // the receiver reads this message itself
-  bool is_exposed_ = false;     // the receiver may still read this message, or an earlier one
   bool goes_in_slots_ = false;  // no offer is awaited, or the receiver was to read but cannot
 };
 
@@ -233,6 +273,9 @@ class ReceiveStream {
     const bool is_other = Group::rank() == 0 && (has_packets_instead_ || differs());
     if (is_other) report_failure(arguments_, FailureKind::world_signature, peer());
     if (Group::any(is_other)) return false;
+    if constexpr (kForm == ExchangeForm::one_gpu) {
+      if (Group::any(Group::rank() == 0 && (word_ & kPulled) != 0)) return pull();
+    }
     if constexpr (DataOps::kReads) {
       begin_timed();
       if (cursor_.asks() && (word_ & kInSlots) != 0) {
@@ -267,6 +310,17 @@ class ReceiveStream {
   /// Timeout of the wait for an abort after a failed read, before the failure is reported.
   static constexpr std::uint64_t kTimeoutNs = 1'500'000'000;
 
+  /// Copies the part that the slot names from the sender's window.
+  ORIEL_DEVICE_FN bool pull() {
+    const auto* const slot = reinterpret_cast<const std::uint64_t*>(channel_.arrived(received_));
+    const auto offset = device::Memory::load<device::Order::relaxed>(slot);
+    const auto bytes = device::Memory::load<device::Order::relaxed>(slot + 1);
+    ops_.place(cursor_.data(), channel_.at_peer(offset), bytes);
+    if (!channel_.return_credit(++received_)) return false;
+    cursor_.advance_by(bytes);
+    if (!done()) prepare();
+    return true;
+  }
   /// Returns the number of packet slots whose credit is returned together. At the beginning of a
   /// launch, where it needs no fence, a GPU returns all that it owes.
   ORIEL_DEVICE_FN std::uint64_t packets_owed() const {

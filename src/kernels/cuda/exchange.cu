@@ -18,6 +18,8 @@ const void* exchange_kernel_for(ExchangeForm form) {
       return reinterpret_cast<const void*>(&exchange_kernel<ExchangeForm::near>);
     case ExchangeForm::wide:
       return reinterpret_cast<const void*>(&exchange_kernel<ExchangeForm::wide>);
+    case ExchangeForm::one_gpu:
+      return reinterpret_cast<const void*>(&exchange_kernel<ExchangeForm::one_gpu>);
     default:
       return reinterpret_cast<const void*>(&exchange_kernel<ExchangeForm::any>);
   }

@@ -19,6 +19,21 @@
 
 namespace oriel::kernels::detail {
 
+/// A group: the threads of a CTA with one index in its second dimension, at least a warp. A CTA may
+/// have 16 of them. Kernels of exchanges do not call __syncthreads(), which uses barrier 0.
+struct StreamGroup : SubCta {
+  static __device__ __forceinline__ void sync() { device::arch::barrier_sync(threadIdx.y, size()); }
+  static __device__ __forceinline__ bool any(bool mine) {
+    return device::arch::barrier_any(threadIdx.y, size(), mine);
+  }
+};
+
+/// Group that moves a stream in launches of a form.
+template <ExchangeForm kForm>
+using GroupOf =
+    std::conditional_t<kForm == ExchangeForm::one_gpu, StreamGroup,
+                       std::conditional_t<kForm == ExchangeForm::wide, SubCta, device::Warp>>;
+
 /// Copies bytes with the threads of a group.
 template <class Group>
 struct CopyOps {
@@ -64,14 +79,15 @@ struct StreamPlace {
 
 /// A group's share of the local copies, made a piece at a time. A receiving group copies while it
 /// waits; one without a stream copies at once. Sending groups have no share, unless all groups
-/// send.
-template <class Group>
+/// send, or receivers copy all that this rank sends.
+template <class Group, ExchangeForm kForm>
 class LocalCopies {
  public:
   __device__ LocalCopies(const ExchangeArguments& arguments, const StreamPlace& place)
       : arguments_(arguments) {
     const auto groups = static_cast<std::int32_t>(gridDim.x * blockDim.y);
-    const std::int32_t senders = arguments.run[arguments.send_runs].stream;
+    const bool pushes = kForm != ExchangeForm::one_gpu || arguments.pulled_parts < kPulledParts;
+    const std::int32_t senders = pushes ? arguments.run[arguments.send_runs].stream : 0;
     sharers_ = senders < groups ? groups - senders : groups;
     turn_ = groups - 1 - place.index;  // the last groups have no stream
     if (turn_ < sharers_) enter(0);
@@ -89,7 +105,8 @@ class LocalCopies {
   }
 
  private:
-  static constexpr std::uint64_t kThreadBytes = 128;  // one batch of loads
+  // One batch of loads. On one GPU messages between windows need fewer polls.
+  static constexpr std::uint64_t kThreadBytes = kForm == ExchangeForm::one_gpu ? 512 : 128;
   static constexpr std::uint64_t kLeastBytes = 1024;
 
   /// Moves to the share of copy `item`, or of the next copy in which this group has a share.
@@ -117,9 +134,9 @@ class LocalCopies {
 /// The last warp of CTA 0 first sends the signature of the call.
 template <ExchangeForm kForm>
 __device__ void run_exchange(const ExchangeArguments& arguments) {
-  using Group = std::conditional_t<kForm == ExchangeForm::wide, SubCta, device::Warp>;
+  using Group = GroupOf<kForm>;
   const StreamPlace place(arguments);
-  LocalCopies<Group> copies(arguments, place);
+  LocalCopies<Group, kForm> copies(arguments, place);
   device::grid_dependency_wait();
   device::grid_launch_dependents();
   const std::uint32_t warp = device::Cta::rank() / device::Warp::size();

@@ -27,7 +27,8 @@ namespace oriel::kernels {
 /// A message to or from one other rank.
 struct Message {
   /// Receive buffer or send buffer. If a receive buffer is an address in this rank's slot of the
-  /// flat space, a sender of its team may store there directly.
+  /// flat space, a sender of its team may store there directly. If a send buffer is, a receiver on
+  /// the same GPU may load from there.
   std::byte* data = nullptr;
   std::uint64_t bytes = 0;
   std::int32_t peer = 0;
@@ -153,8 +154,12 @@ enum class ExchangeForm : std::uint8_t {
   near,     ///< all peers are of this team
   packets,  ///< all peers are of this team and all messages go in packets
   wide,     ///< like near; GPUs: several warps move each stream
+  one_gpu,  ///< like wide or near; all ranks of this team share a GPU
 };
-inline constexpr std::size_t kExchangeForms = 4;
+inline constexpr std::size_t kExchangeForms = 5;
+
+/// Parts into which `pulled_parts` cuts a message.
+inline constexpr std::int32_t kPulledParts = 16;
 
 /// Arguments of one launch of an exchange.
 struct ExchangeArguments : ExchangeMemory {
@@ -163,6 +168,8 @@ struct ExchangeArguments : ExchangeMemory {
 
   std::int32_t ctas = 1;
   std::int32_t stream_warps = 1;  ///< GPUs: warps that move one stream
+  /// one_gpu only: parts of each long message that its receiver copies, if the data are in a window
+  std::int32_t pulled_parts = 0;
   std::int32_t copies = 0;
   std::int32_t sends = 0;      ///< messages [0, sends) are sent,
   std::int32_t messages = 0;   ///< messages [sends, messages) are received
@@ -184,6 +191,7 @@ struct ExchangeFacts {
   /// GPUs: largest number of CTAs of a launch, all of which run at once. 0 on CPUs.
   int most_ctas = 1;
   int most_messages = kMostMessages;
+  bool on_one_gpu = false;  ///< all ranks of this LSA team share a GPU
   /// Index of each rank in this LSA team, or -1.
   std::vector<std::int16_t> team_index;
 
@@ -211,6 +219,7 @@ class LaunchList {
     launch.signature = 0;
     launch.form = ExchangeForm::packets;
     launch.ctas = launch.stream_warps = 1;
+    launch.pulled_parts = 0;
     launch.copies = launch.sends = launch.messages = launch.send_runs = launch.runs = 0;
     launch.run[0] = {};
     return launch;

@@ -202,21 +202,56 @@ std::size_t place_copies(ExchangeArguments& launch, const ExchangeFacts& facts,
   return next;
 }
 
+/// Returns whether the receivers can reach the data of all long messages that a launch sends.
+bool sends_from_windows(const ExchangeArguments& launch) {
+  const auto slot_bytes = std::uint64_t{launch.stride_4g} << 32;
+  const auto slot = reinterpret_cast<std::uintptr_t>(launch.flat_base) +
+                    slot_bytes * static_cast<std::uint64_t>(launch.rank);
+  const auto is_reachable = [&](const Message& message) {
+    return message.bytes < launch.channels.least_direct_bytes ||
+           reinterpret_cast<std::uintptr_t>(message.data) - slot < slot_bytes;
+  };
+  return std::all_of(launch.message, launch.message + launch.sends, is_reachable);
+}
+
+/// Returns the parts of each message that its receiver on the same GPU copies. The warps of both
+/// ranks then move about as many bytes. A rank that sends and receives assumes that its peers do as
+/// it does: its receiving warps also copy blocks inside the rank. A root that has several receivers
+/// or a block of its own lets them copy everything. Another rank that only sends has a root for
+/// receiver, which has more to do than the rank.
+std::int32_t pulled_parts_of(const ExchangeArguments& launch) {
+  if (launch.sends == 0 || !sends_from_windows(launch)) return 0;
+  if (launch.runs == launch.send_runs) {
+    return launch.copies > 0 || launch.send_runs > 1 ? kPulledParts : 0;
+  }
+  std::uint64_t sent = 0;
+  std::uint64_t copied = 0;
+  for (std::int32_t i = 0; i < launch.sends; ++i) sent += launch.message[i].bytes;
+  for (std::int32_t i = 0; i < launch.copies; ++i) copied += launch.copy[i].bytes;
+  if (sent <= copied) return 0;
+  return static_cast<std::int32_t>((sent - copied) / 2 * kPulledParts / sent);
+}
+
 /// Gives each stream several warps if the launch has few streams, as when its rank only sends.
-/// Leaves half of all warps to the copies, if there are any: senders do not copy. The peers may
+/// Leaves half of all warps to the copies, if there are any and senders do not copy. The peers may
 /// choose otherwise, as the data in channels does not depend on it.
 void widen(ExchangeArguments& launch, const ExchangeFacts& facts) {
   if (launch.form != ExchangeForm::near) return;
+  if (facts.on_one_gpu) {
+    launch.form = ExchangeForm::one_gpu;
+    launch.pulled_parts = pulled_parts_of(launch);
+  }
   const std::int32_t most = facts.most_ctas * kMaxWarps;
   const std::int32_t streams = launch.run[launch.runs].stream;
-  const std::int32_t senders = launch.run[launch.send_runs].stream;
+  const bool pushes = launch.pulled_parts < kPulledParts;
+  const std::int32_t senders = pushes ? launch.run[launch.send_runs].stream : 0;
   std::int32_t warps = 1;
   const auto fits = [&](std::int32_t more) {
     return more * streams <= most && (launch.copies == 0 || 2 * more * senders <= most);
   };
   while (warps < kMostStreamWarps && fits(2 * warps)) warps *= 2;
   if (warps == 1) return;
-  launch.form = ExchangeForm::wide;
+  if (launch.form == ExchangeForm::near) launch.form = ExchangeForm::wide;
   launch.stream_warps = warps;
   launch.ctas = std::max(launch.ctas, ctas_for(warps * streams));
   if (launch.copies == 0) return;

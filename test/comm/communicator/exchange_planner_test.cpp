@@ -27,7 +27,8 @@ constexpr std::size_t kBlock = 4 << 20;  // the smallest block that copy engines
 /// Planner of one of two ranks. Any memory of the window's team serves as scratch memory.
 class PlannedRank {
  public:
-  PlannedRank(window::WindowRank& rank, std::byte* scratch, bool uses_copy_engines)
+  PlannedRank(window::WindowRank& rank, std::byte* scratch, bool uses_copy_engines,
+              bool on_one_gpu = false)
       : planner_(kernels::Backend::cuda, {{0, 1}}, rank.rank()) {
     planner_.lay_out(32, 4096, 64 << 20);
     kernels::ExchangeMemory memory;
@@ -36,7 +37,7 @@ class PlannedRank {
     memory.stride_4g = static_cast<std::uint32_t>(window::kSlotUnitBytes >> 32);
     memory.signatures = 64;
     memory.signature_calls = 128;
-    planner_.begin(memory, rank.manager(), uses_copy_engines);
+    planner_.begin(memory, rank.manager(), uses_copy_engines, on_one_gpu);
   }
 
   std::uint64_t offset_of(Collective collective, const std::byte* input, std::byte* output,
@@ -48,8 +49,11 @@ class PlannedRank {
     const CollectiveRequest wanted = request(collective, input, output, count);
     return planner_.copies_of(wanted, planner_.copy_engine_offset(wanted));
   }
-  comm::ExchangeCall& call_of(const std::byte* input, std::byte* output, std::size_t count) {
-    return planner_.call_of(request(Collective::all_gather, input, output, count));
+  comm::ExchangeCall& call_of(const std::byte* input, std::byte* output, std::size_t count,
+                              Collective collective = Collective::all_gather, int root = 0) {
+    CollectiveRequest wanted = request(collective, input, output, count);
+    wanted.root = root;
+    return planner_.call_of(wanted);
   }
 
  private:
@@ -141,6 +145,50 @@ Status check_plan(window::WindowRank& rank) {
   return rank.deregister({window});
 }
 
+/// Checks that no root of a scatter in place copies its own block, on one GPU or several.
+Status check_in_place(window::WindowRank& rank) {
+  const window::HostBuffer buffer(8 * kBlock);
+  ORIEL_TRY(const auto window, register_with(rank, buffer.at(), 8 * kBlock, 0));
+  std::byte* const own = buffer.at(static_cast<std::size_t>(rank.rank()) * kBlock);
+  for (const bool on_one_gpu : {false, true}) {
+    PlannedRank planned(rank, window.flat_base, false, on_one_gpu);
+    for (const int root : {0, 1}) {
+      const auto copies = [&](std::byte* output, std::size_t block) {
+        return planned.call_of(buffer.at(), output, block, Collective::scatter, root)
+            .launches[0]
+            .copies;
+      };
+      ORIEL_EXPECT(copies(own, kBlock) == 0);
+      constexpr std::size_t kShort = 48 << 10;  // too short to go past the slots
+      ORIEL_EXPECT(copies(buffer.at(static_cast<std::size_t>(rank.rank()) * kShort), kShort) == 0);
+    }
+  }
+  ORIEL_CHECK(rank.barrier());
+  return rank.deregister({window});
+}
+
+/// Checks the launch of a scatter among ranks on one GPU: receivers copy out of the root's window.
+Status check_one_gpu(window::WindowRank& rank) {
+  const window::HostBuffer buffer(8 * kBlock);
+  ORIEL_TRY(const auto window, register_with(rank, buffer.at(), 8 * kBlock, 0));
+  PlannedRank planned(rank, window.flat_base, false, true);
+  const bool is_root = rank.rank() == 0;
+  const auto launch_of = [&](std::byte* output) -> const kernels::ExchangeArguments& {
+    return planned.call_of(buffer.at(), output, kBlock, Collective::scatter).launches[0];
+  };
+  const kernels::ExchangeArguments& scatter = launch_of(buffer.at(4 * kBlock));
+  ORIEL_EXPECT(scatter.form == kernels::ExchangeForm::one_gpu);
+  ORIEL_EXPECT(scatter.pulled_parts == (is_root ? kernels::kPulledParts : 0));
+  ORIEL_EXPECT(scatter.copies == (is_root ? 1 : 0));
+  ORIEL_EXPECT(!is_root || scatter.message[0].data == rank.peer(window, 0) + kBlock);
+  const window::HostBuffer loose(kBlock);
+  ORIEL_EXPECT(planned.call_of(loose.at(), loose.at(), kBlock / 2, Collective::scatter)
+                   .launches[0]
+                   .pulled_parts == 0);
+  ORIEL_CHECK(rank.barrier());
+  return rank.deregister({window});
+}
+
 }  // namespace
 
 TEST_CASE(
@@ -164,6 +212,14 @@ TEST_CASE("channels of GPUs take a third of the scratch size, 4.5 to 21 MiB", "[
     CHECK(planner.scratch_bytes() == 9 * kMib / 2);
     CHECK(planner.channels().front().slot_bytes >= 4096);
   }
+}
+
+TEST_CASE("receivers on the root's GPU copy a scatter out of the root's window", "[req:5.23]") {
+  window::check_ranks({{2}}, {}, check_one_gpu);
+}
+
+TEST_CASE("a scatter in place copies nothing inside its root", "[req:5.9]") {
+  window::check_ranks({{2}}, {}, check_in_place);
 }
 
 TEST_CASE("copies of a call stand between its barriers, and read the peers' windows", "[req:5.9]") {

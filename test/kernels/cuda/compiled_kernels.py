@@ -42,6 +42,7 @@ FRAMES = (
     (r"(block|broadcast)_lines_kernel", 0),
     (r"exchange_kernel<\(oriel::kernels::ExchangeForm\)0>", 32),
     (r"exchange_kernel<\(oriel::kernels::ExchangeForm\)3>", 40),
+    (r"exchange_kernel<\(oriel::kernels::ExchangeForm\)4>", 88),
     (r"exchange_kernel", 0),
 )
 FRAME = re.compile(r"Function properties for (\w+)\s+(\d+) bytes stack frame, (\d+) bytes spill")

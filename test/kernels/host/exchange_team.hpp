@@ -29,19 +29,26 @@ class Team {
   /// is how ranks read each other's memory outside of their slots.
   Team(int ranks, std::uint64_t channel_bytes,
        kernels::PeerProcess::Reach reach = kernels::PeerProcess::Reach::none)
+      : Team(ranks,
+             kernels::make_channel_layout(
+                 kernels::Backend::host, ranks, 1, kLayoutPlace,
+                 channel_bytes + kPacketRingBytes * static_cast<unsigned>(ranks - 1)),
+             reach) {
+    if (ranks % 2 == 0) layout_.packet_depth = 4;  // then few messages fill the ring
+    layout_.most_packet_bytes = 5 * layout_.packet_bytes;
+  }
+  /// `layout` begins at kLayoutPlace.
+  Team(int ranks, const kernels::ChannelLayout& layout, kernels::PeerProcess::Reach reach)
       : ranks_(ranks),
         processes_(static_cast<std::size_t>(ranks),
                    std::vector<kernels::PeerProcess>(static_cast<std::size_t>(ranks),
                                                      {reach, ::getpid()})),
-        layout_(kernels::make_channel_layout(
-            kernels::Backend::host, ranks, 1, 4096,
-            channel_bytes + kPacketRingBytes * static_cast<unsigned>(ranks - 1))),
-        memory_(ranks, 4096 + layout_.total_bytes + kBufferElements * sizeof(std::uint32_t)),
+        layout_(layout),
+        memory_(ranks,
+                kLayoutPlace + layout_.total_bytes + kBufferElements * sizeof(std::uint32_t)),
         mapping_(memory_),
-        failures_(static_cast<std::size_t>(ranks)) {
-    if (ranks % 2 == 0) layout_.packet_depth = 4;  // then few messages fill the ring
-    layout_.most_packet_bytes = 5 * layout_.packet_bytes;
-  }
+        failures_(static_cast<std::size_t>(ranks)) {}
+  static constexpr std::uint64_t kLayoutPlace = 4096;
 
   int ranks() const { return ranks_; }
   const kernels::ChannelLayout& layout() const { return layout_; }
@@ -66,7 +73,8 @@ class Team {
   std::span<std::uint32_t> buffer(int rank) const {
     std::byte* const slot = reinterpret_cast<std::byte*>(mapping_.base()) +
                             static_cast<std::size_t>(rank) * LsaMemory::kSlotBytes;
-    return {reinterpret_cast<std::uint32_t*>(slot + 4096 + layout_.total_bytes), kBufferElements};
+    return {reinterpret_cast<std::uint32_t*>(slot + kLayoutPlace + layout_.total_bytes),
+            kBufferElements};
   }
   const kernels::CallFailure& failure(int rank) const {
     return failures_[static_cast<std::size_t>(rank)];

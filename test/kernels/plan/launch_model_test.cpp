@@ -304,6 +304,33 @@ TEST_CASE(
   CHECK(warps_of({{0, 1, facts.memory.channels.most_packet_bytes}}) == 1);
 }
 
+TEST_CASE("on one GPU both ends of a message between windows move parts of it", "[req:5.23]") {
+  ExchangeFacts facts = facts_of(0, 4);
+  facts.on_one_gpu = true;
+  facts.memory.stride_4g = 1;
+  auto* const slot = reinterpret_cast<std::byte*>(std::uintptr_t{1} << 40);
+  facts.memory.flat_base = slot;
+  constexpr std::uint64_t kBytes = 1 << 20;
+  const auto launch_of = [&](int sends, int receives, int copies, std::byte* data) {
+    Exchange exchange;
+    for (int i = 0; i < sends; ++i) exchange.sends.push_back({data, kBytes, 1 + i, 0});
+    for (int i = receives; i > 0; --i) exchange.receives.push_back({data, kBytes, 3 - i + 1, 0});
+    for (int i = 0; i < copies; ++i) exchange.copies.push_back({slot, slot + kBytes, kBytes});
+    const LaunchList launches = test::launches_of(exchange, facts);
+    REQUIRE(launches.size() == 1);
+    CHECK(launches[0].form == ExchangeForm::one_gpu);
+    return std::pair(launches[0].pulled_parts, launches[0].stream_warps);
+  };
+  CHECK(launch_of(3, 0, 1, slot) == std::pair(kPulledParts, 2));  // the root of a scatter
+  CHECK(launch_of(1, 0, 1, slot).first == kPulledParts);          // a broadcast to one rank
+  CHECK(launch_of(1, 0, 0, slot) == std::pair(0, 4));             // a rank of a gather
+  CHECK(launch_of(0, 3, 1, slot) == std::pair(0, 2));             // the root of a gather
+  CHECK(launch_of(1, 1, 0, slot).first == kPulledParts / 2);      // sends in a ring
+  CHECK(launch_of(1, 1, 1, slot).first == 0);                     // an all-to-all of two ranks
+  CHECK(launch_of(3, 3, 1, slot).first == kPulledParts / 3);      // four ranks
+  CHECK(launch_of(3, 0, 1, nullptr) == std::pair(0, 1));          // buffers in no window
+}
+
 TEST_CASE("a send and a receive of one group hang if each is a launch of its own, and end as one",
           "[req:5.1]") {
   for (const bool together : {false, true}) {
