@@ -35,8 +35,10 @@ ACCESSES = {"ld", "ldu", "st", "atom", "red", "cp", "multimem", "prefetch", "cal
 # copies, at any address. Out-of-line functions may have no frame, and spill nothing.
 FRAMES = (
     (r"(one_shot|two_shot|stream)_kernel<.*\(oriel::kernels::Family\)0, [248]>", 0),
-    (r"(one_shot|two_shot|stream)_kernel<", 352),  # any number of ranks: pointers in arrays
-    (r"hierarchy_kernel<", 384),
+    (r"one_shot_kernel<", 128),  # any number of ranks: arrays indexed by the rank
+    (r"two_shot_kernel<", 144),
+    (r"stream_kernel<", 336),
+    (r"hierarchy_kernel<", 328),
     (r"blocks_kernel<\(oriel::kernels::Collective\)5>", 40),  # an all-to-all
     (r"(blocks|broadcast)_kernel", 0),
     (r"(block|broadcast)_lines_kernel", 0),
