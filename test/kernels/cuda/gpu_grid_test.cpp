@@ -56,8 +56,8 @@ struct Meeting {
   /// Launches the kernel. CTA `absent` returns after `barriers` barriers.
   void launch(std::uint32_t ctas, std::uint32_t absent, std::uint32_t barriers = 0,
               std::chrono::nanoseconds timeout = 0ns) {
-    std::fill_n(shared->met, ctas, 0u);
-    std::fill_n(shared->leads, ctas, 0u);
+    std::fill_n(shared->met, kMostCtas, 0u);
+    std::fill_n(shared->leads, kMostCtas, 0u);
     device::WaitControl wait;
     wait.abort = &shared->abort;
     wait.stall = &shared->stall;
