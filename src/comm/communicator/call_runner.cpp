@@ -25,20 +25,18 @@ struct WayFacts {
   int ranks;
   bool one_team;
   bool on_host;
-  bool on_one_gpu;      ///< all ranks of the team share a GPU
   bool forces_streams;  ///< ORIEL_ALGORITHM is stream
   bool may_fold;        ///< no algorithm is forced, and no input is scaled
 };
 
 /// Returns whether a broadcast that does not go in lines runs as a stream: scatter and all-gather,
 /// in which all ranks send. Otherwise it is an exchange. Inside one team its root sends to each
-/// rank. An exchange is faster for short messages, between two ranks, on CPUs and inside one GPU,
-/// where receivers may read the root's memory.
+/// rank. An exchange is faster for short messages, between two ranks, and on CPUs, where receivers
+/// may read the root's memory.
 bool streams_broadcast(const WayFacts& facts) {
   constexpr std::size_t kLeastBytes = 384 << 10;
   if (!facts.one_team || facts.ranks < 2) return false;
-  const bool may_read = facts.on_host || facts.on_one_gpu;
-  return facts.forces_streams || (!may_read && facts.ranks > 2 && facts.block >= kLeastBytes);
+  return facts.forces_streams || (!facts.on_host && facts.ranks > 2 && facts.block >= kLeastBytes);
 }
 
 /// Returns whether an all-gather or all-to-all runs as a stream: one handshake per call, instead of
@@ -158,7 +156,6 @@ Status CallRunner::plan_for(const CollectiveRequest& request, CallPlan& plan) co
                        size(),
                        one_team,
                        on_host(),
-                       parts_.team_facts.on_one_gpu,
                        forced == AlgorithmChoice::stream,
                        forced == AlgorithmChoice::automatic && request.op != ReduceOp::premul_sum};
   std::optional<kernels::Plan> lines;
