@@ -98,7 +98,8 @@ void ExchangePlanner::reach_output(kernels::RankCollective& call) const {
   const std::uint64_t all = block * static_cast<std::uint64_t>(call.ranks);
   const std::uint64_t bytes = kernels::receives_blocks(call.collective) ? all : block;
   std::byte* const place = place_of(call.output, bytes);
-  // An input inside the output, or around it, moves too, so that a call in place is recognised.
+  // An input inside the output moves too, so that a call in place is recognised. So does a long one
+  // around it, if one window holds the input. On one GPU peers copy from long inputs.
   const auto at = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(call.input) -
                                              reinterpret_cast<std::uintptr_t>(call.output));
   if (at < bytes) {

@@ -52,7 +52,7 @@ class ExchangePlanner {
   /// Sets the facts that are known once the scratch memory is mapped. `memory` need not contain
   /// ranks or channels. Its `signatures` and `signature_calls` are set for collectives of
   /// one team only. `windows` must outlive this object. `uses_copy_engines`: copy engines carry out
-  /// the calls that suit them. `on_one_gpu`: all ranks of the team share a GPU.
+  /// the calls that suit them. `on_one_gpu`: all ranks are one team and share a GPU.
   void begin(kernels::ExchangeMemory memory, const window::WindowManager& windows,
              bool uses_copy_engines, bool on_one_gpu);
   bool uses_copy_engines() const { return uses_copy_engines_; }

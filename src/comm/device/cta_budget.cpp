@@ -37,7 +37,8 @@ bool are_on_one_gpu(const std::vector<topo::RankInfo>& infos, const std::vector<
   const auto info_of = [&](int rank) -> const topo::RankInfo& {
     return infos[static_cast<std::size_t>(rank)];
   };
-  return members.size() > 1 && std::all_of(members.begin(), members.end(), [&](int rank) {
+  const bool is_one_team = members.size() > 1 && members.size() == infos.size();
+  return is_one_team && std::all_of(members.begin(), members.end(), [&](int rank) {
            return info_of(rank).kind == topo::DeviceKind::cuda &&
                   info_of(rank).uuid == info_of(members.front()).uuid;
          });

@@ -26,7 +26,9 @@ struct Sharers {
 /// Counts the ranks of `infos` that share the GPU of the rank `own`, itself included.
 Sharers sharers_of(const std::vector<topo::RankInfo>& infos, const topo::RankInfo& own);
 
-/// Returns whether all of `members`, two ranks or more of `infos`, share one GPU. False for CPUs.
+/// Returns whether all ranks of `infos`, two or more, share one GPU and are `members` of one team.
+/// False for CPUs. The result is the same on all ranks. With several teams it is false, since a
+/// rank with peers in other teams does not copy out of a sender's window.
 bool are_on_one_gpu(const std::vector<topo::RankInfo>& infos, const std::vector<int>& members);
 
 /// Returns the maximum number of CTAs of one call on GPUs, without the CTA that carries signatures.

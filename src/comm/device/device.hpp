@@ -128,7 +128,7 @@ struct TeamFacts {
   int world_size = 1;
   std::vector<int> members;        ///< world ranks of the LSA team
   int index = 0;                   ///< index of this rank in `members`
-  bool on_one_gpu = false;         ///< all members share a GPU; equal on all of them
+  bool on_one_gpu = false;         ///< all ranks are members and share a GPU; equal on all of them
   std::uint64_t communicator = 0;  ///< number of the communicator in kernels
 
   /// Returns the world rank of the member at index `at`; -1 if there is none.

@@ -34,7 +34,9 @@
 /// no packets are under way.
 ///
 /// A receiver that copies from the sender's memory has loaded the ready word with acquire. It
-/// returns the credit with release once it has copied. The sender's launch ends only then.
+/// returns the credit with release once it has copied. The sender's launch ends only then, unless a
+/// wait is given up. Then the receiver may copy what the user has stored since, before it learns of
+/// the failure.
 namespace oriel::kernels {
 
 /// Returns the word that marks slot `number` as holding data of the message with this signature.
@@ -353,7 +355,8 @@ class MessageCursor {
   ORIEL_DEVICE_FN bool in_packets() const {
     return kInPackets || message().bytes <= layout_.most_packet_bytes;
   }
-  /// Returns whether the next step is the first of a message whose place its sender requests.
+  /// Returns whether the next step is the first of a message whose place its sender requests,
+  /// unless the receiver copies all of it.
   ORIEL_DEVICE_FN bool asks() const {
     return !kInPackets && at_ == begin_ && message().bytes >= layout_.least_direct_bytes;
   }

@@ -105,7 +105,7 @@ class LocalCopies {
   }
 
  private:
-  // One batch of loads. On one GPU messages between windows need fewer polls.
+  // One batch of loads, or four on one GPU, where messages between windows need fewer polls.
   static constexpr std::uint64_t kThreadBytes = kForm == ExchangeForm::one_gpu ? 512 : 128;
   static constexpr std::uint64_t kLeastBytes = 1024;
 

@@ -30,6 +30,10 @@
 /// another process. The sender marks the first slot, so that the receiver takes the message from
 /// the slots whatever it has offered.
 ///
+/// Ranks on one GPU: a sender whose data lie in a window may leave a part of the message to the
+/// receiver. It puts the place and the length into a slot, and marks its ready word. The receiver
+/// copies from there. For such a part the sender sends no request, and awaits no offer.
+///
 /// Packets: a short message between ranks of a team goes in packets, whose flags show that they
 /// have arrived (oriel/device/packet.hpp). Packets have a ring of their own beside the slots. Their
 /// credit is returned late, for half a ring at a time. While a receiver waits for packets, it owes

@@ -154,7 +154,7 @@ enum class ExchangeForm : std::uint8_t {
   near,     ///< all peers are of this team
   packets,  ///< all peers are of this team and all messages go in packets
   wide,     ///< like near; GPUs: several warps move each stream
-  one_gpu,  ///< like wide or near; all ranks of this team share a GPU
+  one_gpu,  ///< like wide or near; all ranks are one team and share a GPU
 };
 inline constexpr std::size_t kExchangeForms = 5;
 
@@ -191,7 +191,7 @@ struct ExchangeFacts {
   /// GPUs: largest number of CTAs of a launch, all of which run at once. 0 on CPUs.
   int most_ctas = 1;
   int most_messages = kMostMessages;
-  bool on_one_gpu = false;  ///< all ranks of this LSA team share a GPU
+  bool on_one_gpu = false;  ///< all ranks are one LSA team and share a GPU
   /// Index of each rank in this LSA team, or -1.
   std::vector<std::int16_t> team_index;
 

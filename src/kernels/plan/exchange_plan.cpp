@@ -217,8 +217,8 @@ bool sends_from_windows(const ExchangeArguments& launch) {
 /// Returns the parts of each message that its receiver on the same GPU copies. The warps of both
 /// ranks then move about as many bytes. A rank that sends and receives assumes that its peers do as
 /// it does: its receiving warps also copy blocks inside the rank. A root that has several receivers
-/// or a block of its own lets them copy everything. Another rank that only sends has a root for
-/// receiver, which has more to do than the rank.
+/// or a block of its own lets them copy everything. Another rank that only sends pushes everything:
+/// in a gather its receiver is the root, which has more to do than the rank.
 std::int32_t pulled_parts_of(const ExchangeArguments& launch) {
   if (launch.sends == 0 || !sends_from_windows(launch)) return 0;
   if (launch.runs == launch.send_runs) {
@@ -234,7 +234,8 @@ std::int32_t pulled_parts_of(const ExchangeArguments& launch) {
 
 /// Gives each stream several warps if the launch has few streams, as when its rank only sends.
 /// Leaves half of all warps to the copies, if there are any and senders do not copy. The peers may
-/// choose otherwise, as the data in channels does not depend on it.
+/// choose another number of warps, as the data in channels does not depend on it. If the ranks are
+/// on one GPU, all launches of long messages have the form one_gpu.
 void widen(ExchangeArguments& launch, const ExchangeFacts& facts) {
   if (launch.form != ExchangeForm::near) return;
   if (facts.on_one_gpu) {

@@ -135,13 +135,17 @@ TEST_CASE("ranks that share a GPU divide its CTAs, with a dependent of each call
   CHECK(most_ctas_of_gpus(of(100), 0) == 1);
 }
 
-TEST_CASE("ranks are on one GPU if all have its identity, and none is alone or on a CPU",
-          "[req:5.23]") {
-  const std::vector<topo::RankInfo> infos{gpu(1, 1), gpu(2, 1), gpu(1, 2), {}, {}};
-  CHECK(are_on_one_gpu(infos, {0, 1}));
-  CHECK_FALSE(are_on_one_gpu(infos, {0, 1, 2}));
-  CHECK_FALSE(are_on_one_gpu(infos, {0}));
-  CHECK_FALSE(are_on_one_gpu(infos, {3, 4}));
+TEST_CASE(
+    "ranks are on one GPU if all have its identity and are one team, not if one is alone or on "
+    "a CPU",
+    "[req:5.23]") {
+  const std::vector<topo::RankInfo> sharing{gpu(1, 1), gpu(2, 1), gpu(3, 1)};
+  CHECK(are_on_one_gpu(sharing, {0, 1, 2}));
+  // Rank 1 could have a peer in the team of rank 2 in the same call.
+  CHECK_FALSE(are_on_one_gpu(sharing, {0, 1}));
+  CHECK_FALSE(are_on_one_gpu({gpu(1, 1), gpu(1, 2)}, {0, 1}));
+  CHECK_FALSE(are_on_one_gpu({gpu(1, 1)}, {0}));
+  CHECK_FALSE(are_on_one_gpu({{}, {}}, {0, 1}));
 }
 
 TEST_CASE("the least limit of a rank holds for all, and a forced number may use a dependent's room",
