@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 #include <atomic>
-#include <chrono>
 #include <string>
 #include <thread>
 
@@ -15,38 +14,23 @@
 
 namespace oriel::test {
 
-TEST_CASE("a stalled GPU rank says so at the default log level, with the rank that it waits for",
-          "[req:1.12][req:5.3][D7]") {
-  using namespace std::chrono_literals;
-  const StallLog log;
-  const Environment environment(Variables{{"ORIEL_BACKEND", "cuda"}});
+namespace {
+
+/// Runs two ranks as processes, each with a communicator on a GPU of the model. Calls `body` with
+/// the rank, the communicator and the control of its kernels' waits. Then checks the model's rules.
+template <class Body>
+void run_gpu_ranks(const CommunicatorOptions& options, const Body& body) {
   check_all_ok(run_ranks(LaunchMode::processes, 2, [&](TestRanks& test_ranks) {
     const FakeCuda& model =
         model_with_current_device(FakeCuda::Options{.devices = 2}, test_ranks.first());
-    auto comm = join(test_ranks, {.name = "tensors"});
+    auto comm = join(test_ranks, options);
     const auto kernels = must(comm.device_comm());
-    if (test_ranks.first() == 0) {
-      std::atomic<bool> ended = false;
-      const std::jthread reader([&] {
-        static_cast<void>(eventually([&] { return log.lines(::getpid()).size() >= 2; }));
-        ended = true;
-      });
-      // Waits as a kernel's thread does.
-      const auto outcome =
-          device::wait_until([&] { return ended.load(); }, kernels.view().wait, {.rank = 1});
-      require(outcome == device::WaitOutcome::ready, "the wait");
-      const auto lines = log.lines(::getpid());
-      require(lines.size() >= 2, "two lines");
-      require_words(lines.back(), {"WARN stalled: rank 0 of \"tensors\" has waited for ",
-                                   " in a kernel of the user's for rank 1 (",
-                                   "; rank 1 has made no call; hint: "});
-    }
+    test_ranks.barrier();
+    body(test_ranks.first(), comm, kernels.view().wait);
     test_ranks.barrier();
     for (const std::string& violation : model.violations()) require(false, violation);
   }));
 }
-
-namespace {
 
 /// Waits for rank 0 as a kernel's thread does, until the wait is given up.
 void wait_in_vain(const device::WaitControl& control) {
@@ -56,32 +40,46 @@ void wait_in_vain(const device::WaitControl& control) {
 
 }  // namespace
 
-TEST_CASE("a GPU rank that waits for CTAs of its own grid says so at the default log level",
-          "[req:5.3][D7][D9]") {
-  using namespace std::chrono_literals;
+TEST_CASE("a stalled GPU rank says so at the default log level, with the rank that it waits for",
+          "[req:1.12][req:5.3][D7]") {
   const StallLog log;
   const Environment environment(Variables{{"ORIEL_BACKEND", "cuda"}});
-  check_all_ok(run_ranks(LaunchMode::processes, 2, [&](TestRanks& test_ranks) {
-    const FakeCuda& model =
-        model_with_current_device(FakeCuda::Options{.devices = 2}, test_ranks.first());
-    auto comm = join(test_ranks);
-    const auto kernels = must(comm.device_comm());
-    if (test_ranks.first() == 0) {
-      const std::jthread ending([&] {
-        static_cast<void>(eventually([&] { return log.lines(::getpid()).size() >= 2; }));
-        comm.abort();
-      });
-      wait_in_vain(kernels.view().wait);
-      const auto lines = log.lines(::getpid());
-      require(lines.size() >= 2, "two lines");
-      require_words(lines.back(), {"WARN stalled: rank 0 has waited for ",
-                                   " in a kernel of the user's for its own CTAs (not started, or",
-                                   "; hint: end other kernels that fill the GPU; "});
-      require(lines.back().find("does not answer") == std::string::npos, lines.back());
-    }
-    test_ranks.barrier();
-    for (const std::string& violation : model.violations()) require(false, violation);
-  }));
+  run_gpu_ranks({.name = "tensors"}, [&](int rank, const auto& /*comm*/, const auto& control) {
+    if (rank != 0) return;
+    std::atomic<bool> ended = false;
+    const std::jthread reader([&] {
+      static_cast<void>(eventually([&] { return log.lines(::getpid()).size() >= 2; }));
+      ended = true;
+    });
+    // Waits as a kernel's thread does.
+    const auto outcome = device::wait_until([&] { return ended.load(); }, control, {.rank = 1});
+    require(outcome == device::WaitOutcome::ready, "the wait");
+    const auto lines = log.lines(::getpid());
+    require(lines.size() >= 2, "two lines");
+    require_words(lines.back(),
+                  {"WARN stalled: rank 0 of \"tensors\" has waited for ",
+                   " in a kernel of the user's for rank 1 (", "; rank 1 has made no call; hint: "});
+  });
+}
+
+TEST_CASE("a GPU rank that waits for CTAs of its own grid says so at the default log level",
+          "[req:5.3][D7][D9]") {
+  const StallLog log;
+  const Environment environment(Variables{{"ORIEL_BACKEND", "cuda"}});
+  run_gpu_ranks({}, [&](int rank, auto& comm, const auto& control) {
+    if (rank != 0) return;
+    const std::jthread ending([&] {
+      static_cast<void>(eventually([&] { return log.lines(::getpid()).size() >= 2; }));
+      comm.abort();
+    });
+    wait_in_vain(control);
+    const auto lines = log.lines(::getpid());
+    require(lines.size() >= 2, "two lines");
+    require_words(lines.back(), {"WARN stalled: rank 0 has waited for ",
+                                 " in a kernel of the user's for its own CTAs (not started, or",
+                                 "; hint: end other kernels that fill the GPU; "});
+    require(lines.back().find("does not answer") == std::string::npos, lines.back());
+  });
 }
 
 TEST_CASE("CTAs that do not start are named after the timeout, by their rank or one that waits",
@@ -89,15 +87,9 @@ TEST_CASE("CTAs that do not start are named after the timeout, by their rank or 
   const int first = GENERATE(0, 1);  // the rank whose wait times out
   const Environment environment(
       Variables{{"ORIEL_BACKEND", "cuda"}, {"ORIEL_COLLECTIVE_TIMEOUT", "3s"}});
-  check_all_ok(run_ranks(LaunchMode::processes, 2, [&](TestRanks& test_ranks) {
-    const int rank = test_ranks.first();
-    const FakeCuda& model = model_with_current_device(FakeCuda::Options{.devices = 2}, rank);
-    auto comm = join(test_ranks);
-    const auto kernels = must(comm.device_comm());
-    device::WaitControl wait = kernels.view().wait;
-    if (rank != first) wait.timeout_ns *= 10;
-    test_ranks.barrier();
-    wait_in_vain(wait);
+  run_gpu_ranks({}, [&](int rank, auto& comm, device::WaitControl control) {
+    if (rank != first) control.timeout_ns *= 10;
+    wait_in_vain(control);
     require(eventually([&] { return comm.async_error().has_value(); }), "no error");
     const Error error = *comm.async_error();
     require(error.code() == ErrorCode::timeout && error.origin_rank() == 0, error.to_string());
@@ -107,9 +99,7 @@ TEST_CASE("CTAs that do not start are named after the timeout, by their rank or 
                               : "rank 1 has waited longer than ORIEL_COLLECTIVE_TIMEOUT for rank "
                                 "0, a kernel of which waits for its own CTAs",
                    "; hint: end other kernels that fill that rank's GPU"});
-    test_ranks.barrier();
-    for (const std::string& violation : model.violations()) require(false, violation);
-  }));
+  });
 }
 
 }  // namespace oriel::test
