@@ -157,7 +157,7 @@ Owners owners_of(const Plan& plan, Backend backend, Collective collective, int r
 /// Returns whether the owners of a streamed call read all inputs in place, if every rank's buffers
 /// are registered and aligned to 16 bytes (stream.hpp). Never for CPUs, which decide it for each
 /// pair of ranks, nor if elements are scaled or reduced one payload at a time. `on_one_gpu`: all
-/// ranks of the team share a GPU.
+/// ranks are one team and share a GPU.
 bool reads_inputs(Backend backend, const ScratchLayout& layout, const CollectiveCall& call,
                   bool on_one_gpu);
 
