@@ -33,6 +33,7 @@ Status read_row(const Row& row, const Settings::Lookup& lookup, Settings& settin
     const auto value = lookup(name);
     if (!value || value->empty()) continue;
     if (settings_table::parse(row.kind, *value, settings)) return {};
+    if (name == row.alias && settings_table::parse_leniently(row.kind, *value, settings)) return {};
     return Error(ErrorCode::invalid_usage,
                  fmt::format("environment variable {} has the value \"{}\"; allowed: {}", name,
                              *value, settings_table::allowed(row.kind)))
@@ -155,7 +156,8 @@ ORIEL_TIMEOUT=5s
 Oriel reads these environment variables once, when a process first uses it. An empty value
 counts as not set, and Oriel's name wins over NCCL's. A value that is not allowed makes the
 first call fail with an error that names the variable and what is allowed. A name that
-starts with ORIEL_ and is not listed here gives a warning in the log.
+starts with ORIEL_ and is not listed here gives a warning in the log. Whole numbers under
+NCCL's names are always taken: as the nearest allowed number, or as 1 unless they are 0.
 
 The check runs the command above, and compares this page with the table of the program.
 Nothing on this page is measured.

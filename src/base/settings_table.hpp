@@ -82,6 +82,9 @@ std::span<const Row> rows();
 
 /// Parses `text` into the row's member; returns false if the value is not allowed.
 bool parse(const Kind& kind, std::string_view text, Settings& settings);
+/// Parses a whole number as NCCL does: takes the nearest allowed number. Where a truth value or a
+/// choice is allowed, all but 0 count as 1. Returns false for other text and other kinds.
+bool parse_leniently(const Kind& kind, std::string_view text, Settings& settings);
 /// Formats the member's value so that parse() can read it back.
 std::string format(const Kind& kind, const Settings& settings);
 /// Describes the allowed values.

@@ -118,6 +118,17 @@ TEST_CASE("a setting is read by NCCL's name, unless the one by Oriel's name is n
   CHECK(read({{"NCCL_SOCKET_IFNAME", "^lo"}})->socket_ifname == "^lo");
 }
 
+TEST_CASE("a number out of range under NCCL's name is taken as the nearest",
+          "[req:5.17][promise:9]") {
+  CHECK(read({{"NCCL_MAX_CTAS", "2000"}})->max_ctas == 1024);
+  CHECK(read({{"NCCL_MAX_CTAS", "-2"}})->max_ctas == 0);
+  CHECK(read({{"NCCL_GRAPH_MIXING_SUPPORT", "2"}})->graph_mixing == GraphMixing::on);
+  CHECK(read({{"NCCL_CTA_POLICY", "7"}})->cta_policy == CtaPolicy::efficiency);
+  CHECK(read({{"NCCL_P2P_DISABLE", "4"}})->p2p_disable);
+  CHECK(message_of({{"NCCL_MAX_CTAS", "many"}}).find("0 to 1024") != std::string::npos);
+  CHECK(message_of({{"ORIEL_MAX_CTAS", "2000"}}).find("0 to 1024") != std::string::npos);
+}
+
 TEST_CASE("a bad value is named, with the allowed ones", "[req:1.38]") {
   CHECK(message_of({{"ORIEL_BACKEND", "gpu"}}) ==
         "environment variable ORIEL_BACKEND has the value \"gpu\"; allowed: auto, cuda, host");

@@ -109,6 +109,13 @@ std::uint16_t cta_limit_of(const Settings& settings, int max_ctas) {
   return static_cast<std::uint16_t>(std::min<std::int64_t>(limit, topo::kCtasMost));
 }
 
+/// Returns the smallest number of CTAs of a call: the largest that a rank's user wishes (minCTAs).
+int least_ctas_of(const std::vector<topo::RankInfo>& infos) {
+  std::uint16_t least = 0;
+  for (const topo::RankInfo& info : infos) least = std::max(least, info.cta_least);
+  return least;
+}
+
 /// Returns invalid_usage if the environment forces more CTAs than `max_ctas`, the limit of a
 /// collective, or an algorithm that the backend lacks.
 Status check_limits(int max_ctas, const kernels::Overrides& overrides, kernels::Backend backend) {
@@ -211,6 +218,7 @@ Task<Status> CommunicatorStart::exchange_places(topo::Wanted wanted, bool first)
   Bytes message;
   if (mine.ok() && !on_host(parts_)) {
     mine->cta_limit = cta_limit_of(*parts_.settings, parts_.options.max_ctas);
+    mine->cta_least = static_cast<std::uint16_t>(parts_.options.min_ctas);  // at most 1024
     mine->keeps_apart = parts_.settings->p2p_disable;
     mine->wants_copy_engines = wants_copy_engines(*parts_.settings, parts_.options);
   }
@@ -313,8 +321,8 @@ Task<Status> CommunicatorStart::agree_on_choices() {
   if (parts_.options.min_ctas > max_ctas) {
     Log(rank()).info("minCTAs is {}: taken as {}, the most that a collective can use here",
                      parts_.options.min_ctas, max_ctas);
-    parts_.options.min_ctas = max_ctas;
   }
+  parts_.options.min_ctas = std::min(max_ctas, least_ctas_of(parts_.topology.infos));
   if (local.ok()) local = check_limits(max_ctas, parts_.overrides, parts_.backend);
   Status laid_out = lay_out_scratch(max_ctas);
   if (local.ok()) local = std::move(laid_out);
@@ -332,8 +340,6 @@ Task<Status> CommunicatorStart::agree_on_choices() {
       {"the order of additions (ORIEL_DETERMINISTIC)", parts_.settings->deterministic ? 1u : 0u},
       {"the size of the scratch memory (ORIEL_SCRATCH_SIZE)", parts_.settings->scratch_size_bytes},
       {"the largest number of CTAs", static_cast<std::uint64_t>(max_ctas)},
-      {"the smallest number of CTAs (minCTAs)",
-       static_cast<std::uint64_t>(parts_.options.min_ctas)},
       {"the size of a slot (ORIEL_BIG_SIZE)", parts_.settings->big_size_bytes, text_of_slot},
   };
   if (needs_network(parts_.topology)) {

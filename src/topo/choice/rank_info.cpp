@@ -14,7 +14,7 @@ namespace oriel::topo {
 namespace {
 
 /// Raise it if this format changes, or what ranks write into each other's memory.
-constexpr std::uint16_t kVersion = 10;
+constexpr std::uint16_t kVersion = 11;
 
 Error bad(const std::string& what) {
   return Error(ErrorCode::remote, "rank information: " + what);
@@ -95,11 +95,11 @@ Status check_seen(const RankInfo& info, const SeenDevice& device) {
 /// Checks the fields that only ranks on GPUs have.
 Status check_device(const RankInfo& info) {
   const bool on_host = info.kind == DeviceKind::host;
-  if (on_host &&
-      (info.device != -1 || !info.pci_id.empty() || !info.seen.empty() ||
-       info.uuid != DeviceUuid{} || info.fabric || info.fabric_handles || info.links_class != 0 ||
-       info.may_learn_more || info.keeps_apart || info.wants_copy_engines ||
-       info.resident_ctas != 0 || info.cta_limit != 0 || info.known_sharers != 0)) {
+  if (on_host && (info.device != -1 || !info.pci_id.empty() || !info.seen.empty() ||
+                  info.uuid != DeviceUuid{} || info.fabric || info.fabric_handles ||
+                  info.links_class != 0 || info.may_learn_more || info.keeps_apart ||
+                  info.wants_copy_engines || info.resident_ctas != 0 || info.cta_limit != 0 ||
+                  info.cta_least != 0 || info.known_sharers != 0)) {
     return bad("a rank on the host names a device: ordinal " + std::to_string(info.device) +
                ", PCI id of " + std::to_string(info.pci_id.size()) + " bytes, " +
                std::to_string(info.seen.size()) + " devices seen");
@@ -111,7 +111,8 @@ Status check_device(const RankInfo& info) {
     return bad("links of bandwidth class " + std::to_string(info.links_class) + "; the limit is " +
                std::to_string(kBandwidthClassMost));
   }
-  const auto most_ctas = std::max({info.resident_ctas, info.cta_limit, info.known_sharers});
+  const auto most_ctas =
+      std::max({info.resident_ctas, info.cta_limit, info.cta_least, info.known_sharers});
   if (most_ctas > kCtasMost) {
     return bad("a device with CTAs for " + std::to_string(most_ctas) + "; the limit is " +
                std::to_string(kCtasMost));
@@ -188,7 +189,8 @@ Bytes encode(const RankInfo& info) {
   writer.put(info.device);
   writer.put_string(info.pci_id).put_raw(info.uuid);
   writer.put(static_cast<std::uint8_t>(info.fabric_handles)).put(info.links_class);
-  writer.put(info.resident_ctas).put(info.cta_limit).put(info.known_sharers);
+  writer.put(info.resident_ctas).put(info.cta_limit).put(info.cta_least);
+  writer.put(info.known_sharers);
   writer.put(static_cast<std::uint8_t>(info.fabric.has_value()));
   if (info.fabric) writer.put_raw(info.fabric->cluster).put(info.fabric->clique);
   writer.put(static_cast<std::uint8_t>(info.keeps_apart));
@@ -228,6 +230,7 @@ Result<RankInfo> decode_rank_info(ByteView message) {
   info.links_class = reader.get<std::uint8_t>();
   info.resident_ctas = reader.get<std::uint16_t>();
   info.cta_limit = reader.get<std::uint16_t>();
+  info.cta_least = reader.get<std::uint16_t>();
   info.known_sharers = reader.get<std::uint16_t>();
   if (get_truth(reader, odd)) {
     FabricClique fabric;

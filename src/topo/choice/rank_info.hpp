@@ -73,6 +73,8 @@ struct RankInfo {
   std::uint16_t resident_ctas = 0;
   /// Maximum number of CTAs per call that the rank's user allows; 0: the default limit.
   std::uint16_t cta_limit = 0;
+  /// Minimum number of CTAs per call that the rank's user wishes; 0: none.
+  std::uint16_t cta_least = 0;
   /// Maximum number of ranks that share the device in an existing communicator of the process; 1 if
   /// there is none.
   std::uint16_t known_sharers = 0;

@@ -247,6 +247,21 @@ TEST_CASE("numbers of CTAs out of range start a communicator, the log says what 
   }
 }
 
+TEST_CASE("ranks may wish for different numbers of CTAs", "[req:5.17][promise:9]") {
+  ncclComm_t comms[2] = {};
+  const ncclUniqueId id = new_id();
+  require(ncclGroupStart(), "ncclGroupStart");
+  for (int rank = 0; rank < 2; ++rank) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    if (rank == 0) config.minCTAs = 1;
+    if (rank == 1) config.maxCTAs = 8;
+    require(ncclCommInitRankConfig(&comms[rank], 2, id, rank, &config), "ncclCommInitRankConfig");
+  }
+  require(ncclGroupEnd(), "ncclGroupEnd");
+  require_sum(std::vector<ncclComm_t>{comms[0], comms[1]});
+  for (const ncclComm_t comm : comms) require(ncclCommDestroy(comm), "ncclCommDestroy");
+}
+
 TEST_CASE("the setting and two fields take the order of graphs away, other values do not",
           "[req:5.4][D2]") {
   using comm::GraphOrder;

@@ -25,6 +25,7 @@ RankInfo example() {
   info.links_class = 12;
   info.resident_ctas = 132;
   info.cta_limit = 16;
+  info.cta_least = 4;
   info.known_sharers = 2;
   info.keeps_apart = true;
   info.wants_copy_engines = true;
@@ -146,6 +147,7 @@ TEST_CASE("each field of a rank's information on devices, fabric and NUMA nodes 
   refused_with("links of bandwidth class", [](RankInfo& info) { info.links_class = 32; });
   refused_with("CTAs for 1025", [](RankInfo& info) { info.resident_ctas = kCtasMost + 1; });
   refused_with("CTAs for 1026", [](RankInfo& info) { info.cta_limit = kCtasMost + 2; });
+  refused_with("CTAs for 1027", [](RankInfo& info) { info.cta_least = kCtasMost + 3; });
   refused_with("order of their UUIDs", [](RankInfo& info) { info.seen[1].uuid = DeviceUuid{}; });
   refused_with("order of their UUIDs",
                [](RankInfo& info) { std::swap(info.seen[0], info.seen[1]); });
@@ -188,7 +190,7 @@ TEST_CASE("the message of another version is refused with the two numbers", "[re
   message[0] = std::byte{2};
   const auto decoded = decode_rank_info(message);
   REQUIRE_FALSE(decoded.ok());
-  CHECK(has(decoded.error().message(), "format 2, this library knows 10"));
+  CHECK(has(decoded.error().message(), "format 2, this library knows 11"));
 }
 
 TEST_CASE("a pid means something inside one PID namespace of one node only", "[req:1.12]") {
