@@ -417,9 +417,9 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buff, size_t size, nc
 ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void* buff, size_t size, ncclWindow_t* win,
                                      int winFlags);
 
-/// Ends a registration. Local: ranks may deregister in any order, once no collective that uses the
-/// window is running. Blocks only while a NIC accesses the memory or the driver waits for the GPU.
-/// The caller keeps the memory. Error: ncclInvalidArgument if `win` is null or no window of `comm`.
+/// Ends a registration. Local, in any order, once no rank uses the window any more. Until all have
+/// deregistered it, none may pass its memory to a call. Blocks only while a NIC accesses the memory
+/// or the driver waits for the GPU. ncclInvalidArgument if `win` is null or no window of `comm`.
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win);
 ncclResult_t pncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win);
 

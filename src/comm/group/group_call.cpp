@@ -69,6 +69,7 @@ void ThreadGroup::clear() {
   jobs_.clear();
   transfers_.clear();
   ending_.clear();
+  finalizing_.clear();
   error_.reset();
 }
 
@@ -133,31 +134,28 @@ void ThreadGroup::remember(const Error& error) {
   if (open() && !error_) error_ = error;
 }
 
-Status ThreadGroup::check_open(const CommEntry* entry) const {
+Status ThreadGroup::check_not_ended(const CommEntry* entry) const {
   if (std::find(ending_.begin(), ending_.end(), entry) == ending_.end()) return {};
   return Error(ErrorCode::invalid_usage, "the group destroys or aborts this communicator already")
       .with_scope(Scope::communicator)
       .with_hint("make no call on a communicator behind the one that ends it");
 }
 
-Status ThreadGroup::check_order(const Job& job) const {
-  const CommEntry* const entry = entry_of(job).get();
-  ORIEL_CHECK(check_open(entry));
-  if (!std::holds_alternative<FinalizeJob>(job)) return {};
-  for (const Job& noted : jobs_) {
-    if (!std::holds_alternative<FinalizeJob>(noted) || entry_of(noted).get() != entry) continue;
-    return Error(ErrorCode::invalid_usage, "the group finalizes this communicator already")
-        .with_scope(Scope::communicator)
-        .with_hint("call ncclCommFinalize once for each communicator");
-  }
-  return {};
+Status ThreadGroup::check_open(const CommEntry* entry) const {
+  ORIEL_CHECK(check_not_ended(entry));
+  if (std::find(finalizing_.begin(), finalizing_.end(), entry) == finalizing_.end()) return {};
+  return Error(ErrorCode::invalid_usage, "the group finalizes this communicator already")
+      .with_scope(Scope::communicator)
+      .with_hint("behind ncclCommFinalize only destroy or abort the communicator");
 }
 
 Status ThreadGroup::note(Job job) {
-  ORIEL_CHECK(check_order(job));
+  const CommEntry* const entry = entry_of(job).get();
   const bool ends_handle =
       std::visit([](const auto& one) { return is_end<std::decay_t<decltype(one)>>; }, job);
-  if (ends_handle) ending_.push_back(entry_of(job).get());
+  ORIEL_CHECK(ends_handle ? check_not_ended(entry) : check_open(entry));
+  if (ends_handle) ending_.push_back(entry);
+  if (std::holds_alternative<FinalizeJob>(job)) finalizing_.push_back(entry);
   all_jobs().push_back(std::move(job));
   return {};
 }

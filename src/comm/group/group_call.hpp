@@ -68,9 +68,10 @@ class ThreadGroup {
 
   /// Returns invalid_usage if no group was started.
   Status close_level(const char* call);
-  /// Returns invalid_usage if an earlier request ends the communicator.
+  /// Returns invalid_usage if an earlier request destroys or aborts the communicator.
+  Status check_not_ended(const CommEntry* entry) const;
+  /// Returns invalid_usage if an earlier request ends or finalizes the communicator.
   Status check_open(const CommEntry* entry) const;
-  Status check_order(const Job& job) const;
   void clear();
   /// Moves the transfers into `jobs_` and returns it, for a request that `transfers_` cannot hold.
   GroupJobs& all_jobs();
@@ -80,6 +81,7 @@ class ThreadGroup {
   GroupJobs jobs_;  // empty while `transfers_` has requests
   Transfers transfers_;
   std::vector<const CommEntry*> ending_;  // entries that the group destroys or aborts
+  std::vector<const CommEntry*> finalizing_;
   std::optional<Error> error_;
 };
 

@@ -110,6 +110,22 @@ TEST_CASE("a call behind the end of its communicator in a group is refused, the 
   });
 }
 
+TEST_CASE("behind a finalize of a group only an end of the communicator is accepted", "[req:5.2]") {
+  run_alone([] {
+    const auto comms = init_two();
+    float data[2] = {1, 2};
+    require(ncclGroupStart(), "ncclGroupStart");
+    require(ncclCommFinalize(comms[0]), "note");
+    const std::vector<std::string> words = {"the group finalizes this communicator already"};
+    expect_error(sum(&data[0], 1, comms[0]), ncclInvalidUsage, "ncclAllReduce", words);
+    expect_error(ncclCommFinalize(comms[0]), ncclInvalidUsage, "ncclCommFinalize", words);
+    require(ncclCommDestroy(comms[0]), "ncclCommDestroy");
+    expect_error(ncclGroupEnd(), ncclInvalidUsage, "ncclGroupEnd", words);
+    require(data[0] == 1, "no call was made");
+    require(ncclCommDestroy(comms[1]), "ncclCommDestroy");
+  });
+}
+
 TEST_CASE("an end of no communicator, or in a group that is simulated, leaves the group as it is",
           "[req:5.2]") {
   run_alone([] {
