@@ -231,7 +231,12 @@ Status CallRunner::pass_over(const CollectiveRequest& request,
 Status CallRunner::end_call(Status run) {
   if (!on_host()) {
     // A part of the exchange is enqueued, and the peers do not know the state of the channels.
-    if (!run.ok() && run.error().scope() == Scope::communicator) failure_.give_up(run.error());
+    if (run.ok()) return run;
+    if (run.error().scope() == Scope::communicator) {
+      failure_.give_up(run.error());
+    } else if (run.error().code() != ErrorCode::invalid_usage) {  // the driver has refused it
+      parts_.flight->write(run.error().to_string(), false);
+    }
     return run;
   }
   parts_.flight->leave(run.ok());

@@ -1,12 +1,14 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <filesystem>
 #include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include <catch2/catch.hpp>
+#include <unistd.h>
 
 #include "nccl.h"
 
@@ -208,6 +210,29 @@ TEST_CASE("calls of a GPU rank are recorded once, when enqueued or captured, oth
         "a null buffer");
     require_records(2, "calls that were not enqueued");
   });
+}
+
+TEST_CASE("a launch that the driver refuses, with ORIEL_DUMP_DIR, has the last calls written",
+          "[req:5.7]") {
+  const std::string folder = fmt::format("/tmp/oriel-refused-{}", ::getpid());
+  std::filesystem::create_directory(folder);
+  const Environment environment(Variables{{"ORIEL_DUMP_DIR", folder}});
+  run_on_model([&](FakeCuda&, const GpuRank& rank, float* data) {
+    const auto files = [&] {
+      return std::distance(std::filesystem::directory_iterator(folder), {});
+    };
+    CudaTable refusing = cuda();
+    refusing.launch_kernel_ex = [](const CUlaunchConfig*, CUfunction, void**, void**) {
+      return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+    };
+    require(files() == 0, "no file before");
+    const ScopedCudaTable scoped(refusing);
+    require(ncclAllReduce(data, data, 2, ncclFloat, ncclSum, rank.comm, rank.stream) ==
+                ncclUnhandledCudaError,
+            "a launch that the driver refuses");
+    require(files() == 1, "a file after it");
+  });
+  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("a group on two streams whose first launch the driver refuses returns the error",
