@@ -429,6 +429,22 @@ TEST_CASE("every exchanged call on GPUs of one node gives the right elements",
       std::chrono::seconds(60)));
 }
 
+TEST_CASE("calls whose long blocks some CTAs copy while the others send give the right elements",
+          "[req:5.9]") {
+  if (kGpus < 2) {
+    WARN("skipped: ranks that share a GPU do not divide their CTAs; needs 2 GPUs");
+    return;
+  }
+  const int ranks = std::min(kGpus, 4);
+  // Blocks of 8.4 MiB, of which streams take part, and of 32.4 MiB, of which exchanges do too. Each
+  // length in place and not.
+  const std::vector<std::size_t> counts = {2'200'001, 2'200'003, 8'500'001, 8'500'003};
+  check_all_ok(run_ranks(
+      LaunchMode::processes, ranks,
+      [&](TestRanks& test_ranks) { exchange_everything(test_ranks, counts); },
+      std::chrono::seconds(90)));
+}
+
 TEST_CASE("every exchanged call on GPUs of several nodes gives the right elements",
           "[req:5.11][req:5.8][req:5.10]") {
   const auto [ranks, of_a_node] = GENERATE(std::pair(2, 1), std::pair(4, 2), std::pair(3, 2));

@@ -35,6 +35,10 @@ kernels::StreamFacts stream_facts(kernels::Backend backend, const kernels::Scrat
   facts.lead = plan.lead;
   facts.reads_inputs = kernels::reads_inputs(backend, layout, call, on_one_gpu);
   facts.whole_rings = plan.whole_rings;
+  facts.own_groups = static_cast<std::uint32_t>(plan.own_ctas * plan.sub_ctas);
+  if (plan.own_ctas > 0) {
+    facts.sent_part = kernels::part_of_sender(plan, request.type, split.share);
+  }
   return facts;
 }
 

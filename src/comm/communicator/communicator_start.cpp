@@ -290,6 +290,10 @@ Status CommunicatorStart::lay_out_scratch(int max_ctas) {
     all = std::min(all, static_cast<std::uint64_t>(parts) * kBytesOfCta);
   }
   parts_.layout = kernels::make_scratch_layout(parts_.backend, team, max_ctas, all);
+  // Where ranks share a GPU no link limits the CTAs that send.
+  if (have_own_gpus(parts_.topology.infos)) {
+    parts_.layout.own_ctas = kernels::own_ctas_among(team);
+  }
   ORIEL_TRY(parts_.hierarchy,
             kernels::make_hierarchy_layout(size(), parts_.layout.total_bytes, among_teams));
   parts_.layout.total_bytes += among_teams;

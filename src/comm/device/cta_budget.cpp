@@ -44,6 +44,12 @@ bool are_on_one_gpu(const std::vector<topo::RankInfo>& infos, const std::vector<
          });
 }
 
+bool have_own_gpus(const std::vector<topo::RankInfo>& infos) {
+  return std::all_of(infos.begin(), infos.end(), [&](const topo::RankInfo& info) {
+    return info.kind == topo::DeviceKind::cuda && sharers_of(infos, info).all == 1;
+  });
+}
+
 int most_ctas_of_gpus(const std::vector<topo::RankInfo>& infos, int forced) {
   int most = kMostCtasOfGpu;
   for (const topo::RankInfo& info : infos) {

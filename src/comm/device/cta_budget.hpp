@@ -31,6 +31,10 @@ Sharers sharers_of(const std::vector<topo::RankInfo>& infos, const topo::RankInf
 /// rank with peers in other teams does not copy out of a sender's window.
 bool are_on_one_gpu(const std::vector<topo::RankInfo>& infos, const std::vector<int>& members);
 
+/// Returns whether no rank of `infos` is a CPU or shares its GPU. The result is the same on all
+/// ranks.
+bool have_own_gpus(const std::vector<topo::RankInfo>& infos);
+
 /// Returns the maximum number of CTAs of one call on GPUs, without the CTA that carries signatures.
 /// The result is the same on all ranks, since all ranks have the same `infos`. If several ranks
 /// share a GPU, their calls fit on the GPU together, each with its programmatic dependent. The

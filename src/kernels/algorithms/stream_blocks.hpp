@@ -18,6 +18,9 @@ namespace oriel::kernels {
 /// stores into the other's ring, from which that rank copies.
 ///
 /// If all ranks have their outputs at one offset, a rank stores its whole part and raises one flag.
+/// On GPUs some groups then copy only the rank's own block, and the others store at other ranks. A
+/// multiprocessor that does both sends less (docs/notes/exchanges.md).
+///
 /// Otherwise step i stores chunk i everywhere and raises a flag at every other rank. Before step i,
 /// a rank has received and copied out all chunks up to i - depth / 2. A peer that has raised the
 /// flag of step i - depth / 2 had copied out all chunks up to i - depth. So the slot of chunk i is
@@ -33,6 +36,7 @@ class StreamBlocks {
  public:
   ORIEL_DEVICE_FN StreamBlocks(const AllReduceArguments& arguments, GridPlace place)
       : arguments_(arguments),
+        place_(place),
         ops_(arguments),
         steps_(arguments, place, DataOps::element_bytes(arguments)) {}
 
@@ -47,7 +51,7 @@ class StreamBlocks {
     handshake.send();
     std::uint64_t pulls = 0;  // stays 0: no rank reads inputs in place
     if (!handshake.receive(pulls, direct_, ops_)) return false;
-    return store_all();
+    return is_straight() ? store_straight() : store_in_steps();
   }
 
  private:
@@ -59,23 +63,51 @@ class StreamBlocks {
     return (direct_ | std::uint64_t{1} << arguments_.rank) == all;
   }
 
-  ORIEL_DEVICE_FN bool store_all() {
-    const std::uint32_t chunks = steps_.chunks();
-    const bool in_steps = !is_straight();
-    const std::uint32_t steps = in_steps ? chunks : 1;
-    // Without rings there is nothing to wait for before the end.
-    const std::uint32_t lag = in_steps ? arguments_.stream.depth / 2 : chunks;
-    for (std::uint32_t i = 0; i < steps + lag; ++i) {
-      if (i >= lag && !retire(i - lag)) return false;
-      if (i >= chunks) continue;
-      store(i);
-      if (in_steps || i + 1 == chunks) steps_.raise(in_steps ? i : 0);
+  ORIEL_DEVICE_FN bool store_straight() {
+    const std::uint32_t senders = place_.ctas - arguments_.stream.own_groups;
+    if (place_.cta >= senders) {
+      copy_own(place_.cta - senders);
+      steps_.finish(1);
+      return true;
     }
-    steps_.finish(steps);  // retire() has synchronised
+    if (senders < place_.ctas) {
+      copies_apart_ = true;
+      steps_.take_part(place_.cta, arguments_.stream.sent_part);
+    }
+    for (std::uint32_t i = 0; i < steps_.chunks(); ++i) store(i);
+    steps_.raise(0);
+    if (!steps_.wait_for_all(0)) return false;
+    steps_.finish(1);
     return true;
   }
 
-  /// Stores chunk `i` of this rank's blocks at all ranks, itself included.
+  ORIEL_DEVICE_FN bool store_in_steps() {
+    const std::uint32_t chunks = steps_.chunks();
+    const std::uint32_t lag = arguments_.stream.depth / 2;
+    for (std::uint32_t i = 0; i < chunks + lag; ++i) {
+      if (i >= lag && !retire(i - lag)) return false;
+      if (i >= chunks) continue;
+      store(i);
+      steps_.raise(i);
+    }
+    steps_.finish(chunks);  // retire() has synchronised
+    return true;
+  }
+
+  /// Copies part `index` of the rank's own block into the output.
+  ORIEL_DEVICE_FN void copy_own(std::uint32_t index) {
+    const std::uint64_t bytes = steps_.element_bytes();
+    const std::uint64_t part = device::round_up(
+        device::divide_up(arguments_.share, arguments_.stream.own_groups), 128 / bytes);
+    const std::uint64_t begin = smaller(index * part, arguments_.share);
+    const std::uint64_t own = static_cast<std::uint64_t>(arguments_.rank) * arguments_.share;
+    const std::byte* const from =
+        arguments_.input + (kCollective == Collective::all_gather ? begin : own + begin) * bytes;
+    if (from == arguments_.output + (own + begin) * bytes) return;
+    ops_.copy_out(own + begin, from, smaller(part, arguments_.share - begin));
+  }
+
+  /// Stores chunk `i` of this rank's blocks at all ranks, itself included if no other group does.
   ORIEL_DEVICE_FN void store(std::uint32_t i) {
     const int me = arguments_.rank;
     const auto part = steps_.span(me, i);
@@ -86,7 +118,7 @@ class StreamBlocks {
     const std::byte* const from = arguments_.input + (offset - block(me));
     std::byte* const own = arguments_.output + offset;
     const auto target = [&](int rank) -> std::byte* {
-      if (rank == me) return own == from ? nullptr : own;
+      if (rank == me) return own == from || copies_apart_ ? nullptr : own;
       if (direct(rank)) return steps_.output_at(rank, part);
       return steps_.ring(rank, Ring::output, i, me);
     };
@@ -107,9 +139,11 @@ class StreamBlocks {
   }
 
   const AllReduceArguments& arguments_;
+  GridPlace place_;
   DataOps ops_;
   StreamSteps<Group> steps_;
-  std::uint64_t direct_ = 0;  // bit per rank: its output is written in place
+  std::uint64_t direct_ = 0;   // bit per rank: its output is written in place
+  bool copies_apart_ = false;  // other groups copy the rank's own block
 };
 
 }  // namespace oriel::kernels

@@ -27,9 +27,14 @@ class StreamSteps {
     first_peer_ = arguments.rank + 1 +
                   static_cast<int>(turn * static_cast<std::uint32_t>(arguments.ranks - 1) >> 16);
     if (first_peer_ >= arguments.ranks) first_peer_ -= arguments.ranks;
-    begin_ = smaller(place.cta * arguments.part, arguments.share);
-    end_ = smaller(begin_ + arguments.part, arguments.share);
     chunk_ = arguments.stream.chunk_bytes / element_bytes_;
+    take_part(place.cta, arguments.part);
+  }
+
+  /// Sets the group's part of every share: part `index`, of `part` elements.
+  ORIEL_DEVICE_FN void take_part(std::uint32_t index, std::uint64_t part) {
+    begin_ = smaller(index * part, arguments_.share);
+    end_ = smaller(begin_ + part, arguments_.share);
     chunks_ = static_cast<std::uint32_t>(device::divide_up(end_ - begin_, chunk_));
   }
 

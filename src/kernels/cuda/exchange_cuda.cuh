@@ -58,17 +58,29 @@ __device__ inline void send_to_peers(const ExchangeArguments& arguments) {
 
 /// Assigns a stream to a group: the threads of a CTA with one index in its second dimension.
 /// Consecutive streams are on different CTAs, so that senders, which come first, use all
-/// multiprocessors.
+/// multiprocessors, or those of `send_ctas`.
+template <ExchangeForm kForm>
 struct StreamPlace {
-  std::int32_t index = 0;  // stream index of the group
-  std::int32_t run = -1;   // -1: the group has no stream
+  std::int32_t ctas;      // CTAs that do what this one does: all, those that send, or the others
+  std::int32_t group;     // index of the group among those of these CTAs
+  bool is_divided;        // some CTAs only send
+  bool only_sends;        // this one does
+  std::int32_t run = -1;  // -1: the group has no stream
   std::int32_t channel = 0;
 
-  __device__ explicit StreamPlace(const ExchangeArguments& arguments)
-      : index(static_cast<std::int32_t>(threadIdx.y * gridDim.x + blockIdx.x)) {
-    std::int32_t end = arguments.runs;
+  __device__ explicit StreamPlace(const ExchangeArguments& arguments) {
+    const auto cta = static_cast<std::int32_t>(blockIdx.x);
+    constexpr bool kMayDivide = kForm == ExchangeForm::near || kForm == ExchangeForm::wide;
+    const std::int32_t sending = kMayDivide ? arguments.send_ctas : 0;
+    is_divided = sending > 0;
+    only_sends = kMayDivide && cta < sending;
+    ctas = only_sends ? sending : static_cast<std::int32_t>(gridDim.x) - sending;
+    group = static_cast<std::int32_t>(threadIdx.y) * ctas + (only_sends ? cta : cta - sending);
+    std::int32_t end = only_sends ? arguments.send_runs : arguments.runs;
+    const std::int32_t first = is_divided && !only_sends ? arguments.send_runs : 0;
+    const std::int32_t index = (first > 0 ? arguments.run[first].stream : 0) + group;
     if (index >= arguments.run[end].stream) return;
-    run = 0;
+    run = first;
     while (run + 1 < end) {
       const std::int32_t middle = (run + end) / 2;
       (arguments.run[middle].stream <= index ? run : end) = middle;
@@ -83,13 +95,15 @@ struct StreamPlace {
 template <class Group, ExchangeForm kForm>
 class LocalCopies {
  public:
-  __device__ LocalCopies(const ExchangeArguments& arguments, const StreamPlace& place)
+  __device__ LocalCopies(const ExchangeArguments& arguments, const StreamPlace<kForm>& place)
       : arguments_(arguments) {
-    const auto groups = static_cast<std::int32_t>(gridDim.x * blockDim.y);
-    const bool pushes = kForm != ExchangeForm::one_gpu || arguments.pulled_parts < kPulledParts;
+    if (place.only_sends) return;
+    const std::int32_t groups = place.ctas * static_cast<std::int32_t>(blockDim.y);
+    const bool pushes = !place.is_divided &&
+                        (kForm != ExchangeForm::one_gpu || arguments.pulled_parts < kPulledParts);
     const std::int32_t senders = pushes ? arguments.run[arguments.send_runs].stream : 0;
     sharers_ = senders < groups ? groups - senders : groups;
-    turn_ = groups - 1 - place.index;  // the last groups have no stream
+    turn_ = groups - 1 - place.group;  // the last groups have no stream
     if (turn_ < sharers_) enter(0);
   }
 
@@ -122,8 +136,8 @@ class LocalCopies {
   }
 
   const ExchangeArguments& arguments_;
-  std::int32_t sharers_;
-  std::int32_t turn_;
+  std::int32_t sharers_ = 1;
+  std::int32_t turn_ = 0;
   std::int32_t item_ = 0;
   std::uint64_t at_ = 0;
   std::uint64_t end_ = 0;
@@ -135,7 +149,7 @@ class LocalCopies {
 template <ExchangeForm kForm>
 __device__ void run_exchange(const ExchangeArguments& arguments) {
   using Group = GroupOf<kForm>;
-  const StreamPlace place(arguments);
+  const StreamPlace<kForm> place(arguments);
   LocalCopies<Group, kForm> copies(arguments, place);
   device::grid_dependency_wait();
   device::grid_launch_dependents();

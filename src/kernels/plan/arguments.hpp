@@ -53,6 +53,10 @@ struct StreamFacts {
   bool reads_inputs = false;
   /// GPUs, reduce-scatter: inputs take both rings of a CTA, because no results pass through them.
   bool whole_rings = false;
+  /// GPUs, all-gather and all-to-all: the last `own_groups` CTAs or sub-CTAs copy only the own
+  /// block if all outputs are written in place. Each other one then sends `sent_part` of a block.
+  std::uint32_t own_groups = 0;
+  std::uint64_t sent_part = 0;
 };
 
 /// Arguments of an all-reduce, reduce or reduce-scatter, or of a broadcast, all-gather or

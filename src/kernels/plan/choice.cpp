@@ -188,6 +188,10 @@ bool fits(const Plan& plan, Backend backend, const ScratchLayout& layout, DataTy
 // (docs/notes/streams.md).
 constexpr std::uint64_t kLeastSparingRoot = 32 << 20;
 
+// Smallest block of an all-gather or all-to-all that some CTAs copy while the others send. Shorter
+// ones take as long without (docs/notes/exchanges.md).
+constexpr std::uint64_t kLeastOwnBlock = 8 << 20;
+
 Owners owners_of(const Plan& plan, Backend backend, Collective collective, int root, int ranks,
                  std::uint64_t bytes) {
   const bool is_long_reduce = collective == Collective::reduce && backend == Backend::cuda &&
@@ -247,6 +251,11 @@ Split split_blocks(const Plan& plan, Backend backend, DataType type, std::uint64
     split.share = ceil_divide(block * size_of(type), line_payload(backend, type));
   }
   return split;
+}
+
+std::uint64_t part_of_sender(const Plan& plan, DataType type, std::uint64_t block) {
+  const int senders = (plan.ctas - plan.own_ctas) * plan.sub_ctas;
+  return round_to_lines(ceil_divide(block, static_cast<unsigned>(senders)), type);
 }
 
 std::uint32_t chunk_of(const Plan& plan, Backend backend, const Split& split, DataType type) {
@@ -368,7 +377,12 @@ Result<Plan> choose_copy_plan(Collective collective, const ChoiceTable& table,
   as_stream.algorithm = name_of(Algorithm::stream);
   const bool spares_root = collective == Collective::broadcast && layout.ranks > 1;
   const int owners = spares_root ? layout.ranks - 1 : layout.ranks;
-  return fit_plan(*entry, as_stream, backend, layout, owners, type, count);
+  ORIEL_TRY(Plan plan, fit_plan(*entry, as_stream, backend, layout, owners, type, count));
+  const std::uint64_t block = count * size_of(type) / static_cast<unsigned>(layout.ranks);
+  if (collective != Collective::broadcast && block >= kLeastOwnBlock) {
+    plan.own_ctas = std::min(layout.own_ctas, plan.ctas / layout.ranks);
+  }
+  return plan;
 }
 
 std::optional<Plan> choose_eager_plan(const ChoiceTable& table, const Overrides& overrides,

@@ -35,6 +35,9 @@ struct Plan {
   std::uint32_t depth = 0;
   std::uint32_t lead = 0;
   int sub_ctas = 1;  ///< parts of a GPU's CTA, among which its threads are divided
+  /// GPUs, long all-gathers and all-to-alls in streams: CTAs that copy only the rank's own block,
+  /// if all outputs are written in place.
+  int own_ctas = 0;
   /// GPUs, reduce-scatter: inputs take both rings of a CTA. Chunks may be up to twice as long.
   bool whole_rings = false;
   bool escaped_lines = false;  ///< GPUs, calls that copy in lines: EscapedLine, not FlaggedLine
@@ -172,6 +175,10 @@ Split split_work(const Plan& plan, Backend backend, int owners, DataType type, s
 /// Divides a reduce-scatter, all-gather or all-to-all of blocks of `block` elements: a block is a
 /// share, in elements, or in lines for two_shot.
 Split split_blocks(const Plan& plan, Backend backend, DataType type, std::uint64_t block);
+
+/// Returns the part of a block, in elements, of each CTA or sub-CTA that sends, if `plan.own_ctas`
+/// do not.
+std::uint64_t part_of_sender(const Plan& plan, DataType type, std::uint64_t block);
 
 /// Returns the bytes of a stream's chunks. On CPUs these are the plan's; on GPUs at most the
 /// plan's, so that the chunks of a part are about equally long.

@@ -159,7 +159,7 @@ enum class ExchangeForm : std::uint8_t {
 inline constexpr std::size_t kExchangeForms = 5;
 
 /// Parts into which `pulled_parts` cuts a message.
-inline constexpr std::int32_t kPulledParts = 16;
+inline constexpr std::int16_t kPulledParts = 16;
 
 /// Arguments of one launch of an exchange.
 struct ExchangeArguments : ExchangeMemory {
@@ -169,7 +169,9 @@ struct ExchangeArguments : ExchangeMemory {
   std::int32_t ctas = 1;
   std::int32_t stream_warps = 1;  ///< GPUs: warps that move one stream
   /// one_gpu only: parts of each long message that its receiver copies, if the data are in a window
-  std::int32_t pulled_parts = 0;
+  std::int16_t pulled_parts = 0;
+  /// near and wide only: the first CTAs only send, the others receive and copy; 0: all do both
+  std::int16_t send_ctas = 0;
   std::int32_t copies = 0;
   std::int32_t sends = 0;      ///< messages [0, sends) are sent,
   std::int32_t messages = 0;   ///< messages [sends, messages) are received
@@ -219,7 +221,7 @@ class LaunchList {
     launch.signature = 0;
     launch.form = ExchangeForm::packets;
     launch.ctas = launch.stream_warps = 1;
-    launch.pulled_parts = 0;
+    launch.send_ctas = launch.pulled_parts = 0;
     launch.copies = launch.sends = launch.messages = launch.send_runs = launch.runs = 0;
     launch.run[0] = {};
     return launch;

@@ -202,16 +202,19 @@ std::size_t place_copies(ExchangeArguments& launch, const ExchangeFacts& facts,
   return next;
 }
 
-/// Returns whether the receivers can reach the data of all long messages that a launch sends.
-bool sends_from_windows(const ExchangeArguments& launch) {
+/// Returns whether the data of a message at this rank are in a window.
+bool is_in_window(const ExchangeArguments& launch, const Message& message) {
   const auto slot_bytes = std::uint64_t{launch.stride_4g} << 32;
   const auto slot = reinterpret_cast<std::uintptr_t>(launch.flat_base) +
                     slot_bytes * static_cast<std::uint64_t>(launch.rank);
-  const auto is_reachable = [&](const Message& message) {
-    return message.bytes < launch.channels.least_direct_bytes ||
-           reinterpret_cast<std::uintptr_t>(message.data) - slot < slot_bytes;
-  };
-  return std::all_of(launch.message, launch.message + launch.sends, is_reachable);
+  return reinterpret_cast<std::uintptr_t>(message.data) - slot < slot_bytes;
+}
+
+/// Returns whether the receivers can reach the data of all long messages that a launch sends.
+bool sends_from_windows(const ExchangeArguments& launch) {
+  return std::all_of(launch.message, launch.message + launch.sends, [&](const Message& message) {
+    return message.bytes < launch.channels.least_direct_bytes || is_in_window(launch, message);
+  });
 }
 
 /// Returns the parts of each message that its receiver on the same GPU copies. The warps of both
@@ -219,17 +222,17 @@ bool sends_from_windows(const ExchangeArguments& launch) {
 /// it does: its receiving warps also copy blocks inside the rank. A root that has several receivers
 /// or a block of its own lets them copy everything. Another rank that only sends pushes everything:
 /// in a gather its receiver is the root, which has more to do than the rank.
-std::int32_t pulled_parts_of(const ExchangeArguments& launch) {
+std::int16_t pulled_parts_of(const ExchangeArguments& launch) {
   if (launch.sends == 0 || !sends_from_windows(launch)) return 0;
   if (launch.runs == launch.send_runs) {
-    return launch.copies > 0 || launch.send_runs > 1 ? kPulledParts : 0;
+    return launch.copies > 0 || launch.send_runs > 1 ? kPulledParts : std::int16_t{0};
   }
   std::uint64_t sent = 0;
   std::uint64_t copied = 0;
   for (std::int32_t i = 0; i < launch.sends; ++i) sent += launch.message[i].bytes;
   for (std::int32_t i = 0; i < launch.copies; ++i) copied += launch.copy[i].bytes;
   if (sent <= copied) return 0;
-  return static_cast<std::int32_t>((sent - copied) / 2 * kPulledParts / sent);
+  return static_cast<std::int16_t>((sent - copied) / 2 * kPulledParts / sent);
 }
 
 /// Gives each stream several warps if the launch has few streams, as when its rank only sends.
@@ -259,6 +262,40 @@ void widen(ExchangeArguments& launch, const ExchangeFacts& facts) {
   launch.ctas = std::max(launch.ctas, std::min(facts.most_ctas, ctas_for(2 * warps * senders)));
 }
 
+/// Divides the CTAs of a launch between sending and local work, if it has long messages and long
+/// copies. Local work are the copies, and what it receives outside windows. A CTA that did both
+/// would send less, see own_ctas_among(). A local CTA moves 1 / 7.2 of what the links carry
+/// (docs/notes/exchanges.md).
+void divide_ctas(ExchangeArguments& launch) {
+  constexpr std::uint64_t kLeastCopied = 32 << 20;
+  constexpr std::uint64_t kTenthsOfLinks = 72;
+  if (launch.form != ExchangeForm::near && launch.form != ExchangeForm::wide) return;
+  std::uint64_t copied = 0;
+  for (std::int32_t i = 0; i < launch.copies; ++i) copied += launch.copy[i].bytes;
+  if (copied < kLeastCopied) return;
+  std::uint64_t sent = 0;
+  std::uint64_t local = copied;
+  for (std::int32_t i = 0; i < launch.messages; ++i) {
+    const Message& message = launch.message[i];
+    if (i < launch.sends) {
+      sent += message.bytes;
+    } else if (!is_in_window(launch, message)) {
+      local += message.bytes;
+    }
+  }
+  if (sent == 0) return;
+  const std::int32_t groups = kMaxWarps / launch.stream_warps;
+  const std::int32_t senders = launch.run[launch.send_runs].stream;
+  const std::int32_t receivers = launch.run[launch.runs].stream - senders;
+  const std::int32_t least = std::max(1, device::divide_up(receivers, groups));
+  const std::int32_t most = launch.ctas - device::divide_up(senders, groups);
+  if (most < least) return;
+  const auto wanted = static_cast<std::int32_t>(
+      std::min(device::divide_up(local * kTenthsOfLinks, sent * 10),
+               local * static_cast<std::uint64_t>(launch.ctas) / (local + sent)));
+  launch.send_ctas = static_cast<std::int16_t>(launch.ctas - std::clamp(wanted, least, most));
+}
+
 /// Cuts the messages into as many launches as they need.
 void plan_in_rounds(const Exchange& exchange, const ExchangeFacts& facts, LaunchList& launches) {
   using Offset = std::vector<Placed>::difference_type;
@@ -283,6 +320,7 @@ void plan_exchange(const Exchange& exchange, const ExchangeFacts& facts, LaunchL
         i < launches.size() ? launches.begin()[i] : begin_launch(exchange, facts, launches);
     next_copy = place_copies(launch, facts, exchange.copies, next_copy);
     widen(launch, facts);
+    divide_ctas(launch);
   }
 }
 

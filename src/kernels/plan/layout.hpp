@@ -38,6 +38,8 @@ struct ScratchLayout {
   std::int32_t max_ctas = 1;
   std::int32_t sub_ctas = 1;  ///< largest number of sub-CTAs of a CTA
   std::int32_t ranks = 1;
+  /// GPUs: most CTAs of a call that copy only the rank's own block (own_ctas_among()).
+  std::int32_t own_ctas = 0;
   /// CPU ranks only: kEagerBytes of cache lines per parity, `eager_source_bytes` of them per
   /// source. They share no slot with the packets, because a packet's payload could look like a
   /// flag.
@@ -101,6 +103,15 @@ enum class Ring : std::uint8_t { input, output };
 ORIEL_DEVICE_FN constexpr std::uint32_t slot_of(int source, int owner, int ranks) {
   const int distance = source - owner - 1;
   return static_cast<std::uint32_t>(distance < 0 ? distance + ranks : distance);
+}
+
+/// Returns the most CTAs of a GPU that copy only the rank's own block in an all-gather or
+/// all-to-all, while the others send. A CTA that does both sends less. On an H200 a CTA copies 48
+/// GB/s, and the links carry 350 GB/s, which are 350 / (ranks - 1) for each block
+/// (docs/notes/exchanges.md).
+constexpr int own_ctas_among(int ranks) {
+  constexpr int kCtasOfLinks = 8;  // copy as much as the links carry
+  return ranks > 1 ? (kCtasOfLinks + ranks - 2) / (ranks - 1) : 0;
 }
 
 /// Divides `budget_bytes` among the parts. After the parts of fixed size, a fifth of the rest is

@@ -148,6 +148,15 @@ TEST_CASE(
   CHECK_FALSE(are_on_one_gpu({{}, {}}, {0, 1}));
 }
 
+TEST_CASE("ranks have GPUs of their own unless two share one, or one is a CPU", "[req:5.9]") {
+  CHECK(have_own_gpus({gpu(1, 1), gpu(1, 2)}));
+  CHECK_FALSE(have_own_gpus({gpu(1, 1), gpu(1, 2), gpu(2, 1)}));
+  CHECK_FALSE(have_own_gpus({gpu(1, 1), {}}));
+  std::vector<topo::RankInfo> known{gpu(1, 1), gpu(1, 2)};
+  known[1].known_sharers = 2;  // another communicator's
+  CHECK_FALSE(have_own_gpus(known));
+}
+
 TEST_CASE("the least limit of a rank holds for all, and a forced number may use a dependent's room",
           "[req:5.5]") {
   std::vector<topo::RankInfo> infos{gpu(1, 1), gpu(1, 2)};

@@ -39,12 +39,12 @@ FRAMES = (
     (r"two_shot_kernel<", 144),
     (r"stream_kernel<", 336),
     (r"hierarchy_kernel<", 328),
-    (r"blocks_kernel<\(oriel::kernels::Collective\)5>", 40),  # an all-to-all
+    (r"blocks_kernel<\(oriel::kernels::Collective\)5>", 48),  # an all-to-all
     (r"(blocks|broadcast)_kernel", 0),
     (r"(block|broadcast)_lines_kernel", 0),
     (r"exchange_kernel<\(oriel::kernels::ExchangeForm\)0>", 32),
-    (r"exchange_kernel<\(oriel::kernels::ExchangeForm\)3>", 40),
-    (r"exchange_kernel<\(oriel::kernels::ExchangeForm\)4>", 88),
+    (r"exchange_kernel<\(oriel::kernels::ExchangeForm\)3>", 48),
+    (r"exchange_kernel<\(oriel::kernels::ExchangeForm\)4>", 32),
     (r"exchange_kernel", 0),
 )
 FRAME = re.compile(r"Function properties for (\w+)\s+(\d+) bytes stack frame, (\d+) bytes spill")

@@ -183,6 +183,37 @@ TEST_CASE("GPUs stream long messages with two sub-CTAs, short ones in one chunk"
   CHECK(plan_in(128, 64 * kMiB).sub_ctas == 1);
 }
 
+TEST_CASE("some CTAs only copy a long own block, where each rank has a GPU of its own",
+          "[req:5.9]") {
+  const auto table = ChoiceTable::parse("cuda 2 max stream 32 512 65536 3 2\n").value();
+  const auto plan_in = [&](Collective collective, int ranks, int ctas, int own_ctas,
+                           std::uint64_t block) {
+    auto layout = make_scratch_layout(Backend::cuda, ranks, ctas, 24 * kMiB);
+    layout.own_ctas = own_ctas;
+    const std::uint64_t count = block * static_cast<unsigned>(ranks);
+    return choose_copy_plan(collective, table, {}, Backend::cuda, layout, DataType::u8, count)
+        .value();
+  };
+  const auto own_ctas_in = [&](Collective collective, int ranks, int ctas) {
+    return plan_in(collective, ranks, ctas, own_ctas_among(ranks), 16 * kMiB).own_ctas;
+  };
+  const Plan plan = plan_in(Collective::all_gather, 4, 32, own_ctas_among(4), 16 * kMiB);
+  CHECK(plan.own_ctas == 3);
+  const std::uint64_t part = part_of_sender(plan, DataType::u8, 16 * kMiB);
+  CHECK(part * 2 * 29 >= 16 * kMiB);  // two sub-CTAs of each CTA that sends
+  CHECK(part * 2 * 28 < 16 * kMiB);
+  // All groups have a part if none copies apart, since then too they exchange handshakes.
+  CHECK(split_blocks(plan, Backend::cuda, DataType::u8, 16 * kMiB).part == 16 * kMiB / 64);
+  CHECK(own_ctas_in(Collective::all_to_all, 2, 32) == 8);
+  CHECK(own_ctas_in(Collective::all_to_all, 8, 32) == 2);
+  CHECK(own_ctas_in(Collective::all_gather, 2, 8) == 4);
+  CHECK(own_ctas_in(Collective::all_gather, 4, 3) == 0);
+  CHECK(own_ctas_in(Collective::broadcast, 2, 32) == 0);
+  CHECK(plan_in(Collective::all_gather, 2, 32, 0, 16 * kMiB).own_ctas == 0);
+  CHECK(plan_in(Collective::all_gather, 2, 32, 8, 1 * kMiB).own_ctas == 0);
+  CHECK(own_ctas_among(1) == 0);
+}
+
 TEST_CASE("short blocks go in lines, with all CTAs where the table takes two trips", "[req:5.9]") {
   const auto table =
       ChoiceTable::parse(

@@ -19,7 +19,8 @@ namespace oriel::test {
 
 /// Model of GPUs that run the launches of exchanges and of team calls. It moves no bytes: it counts
 /// slots, credits and steps. A GPU holds a bounded number of CTAs. A CTA stays resident until its
-/// messages and steps have ended. The order of steps is random, so that runs have all kinds of
+/// messages and steps have ended. If receivers copy from the sender's window, its CTA stays until
+/// they have. The order of steps is random, so that runs have all kinds of
 /// delays and orders.
 class LaunchModel {
  public:
@@ -95,7 +96,11 @@ class LaunchModel {
     std::uint32_t packet_depth = 0;
     std::uint32_t credit_step = 1;
     bool has_started = false;  // has moved a slot in this launch
+    bool is_pulled = false;    // receivers may copy from the sender's window (one_gpu)
+    bool is_exposed = false;   // the receiver has not copied all yet
     std::deque<Part> parts = {};
+
+    bool done() const { return parts.empty() && !is_exposed; }
   };
   /// Index of the CTA that exchanges signatures.
   static constexpr int kSignatures = -1;
@@ -112,7 +117,7 @@ class LaunchModel {
     bool done() const {
       if (steps.left > 0) return false;
       for (const Stream& stream : streams) {
-        if (!stream.parts.empty()) return false;
+        if (!stream.done()) return false;
       }
       return true;
     }
@@ -141,8 +146,17 @@ class LaunchModel {
     std::uint64_t packet_credit = 0;
   };
 
-  static void add_slots(Running& made, const kernels::ChannelLayout& channels, int first_stream,
+  /// Returns the CTA that moves a stream.
+  static std::size_t cta_of(const Launch& launch, int stream) {
+    const int senders = launch.run[launch.send_runs].stream;
+    if (launch.send_ctas == 0) return static_cast<std::size_t>(stream % launch.ctas);
+    if (stream < senders) return static_cast<std::size_t>(stream % launch.send_ctas);
+    const int others = launch.ctas - launch.send_ctas;
+    return static_cast<std::size_t>(launch.send_ctas + (stream - senders) % others);
+  }
+  static void add_slots(Running& made, const Launch& launch, bool far, int first_stream,
                         Stream stream, std::uint64_t bytes) {
+    const kernels::ChannelLayout& channels = far ? launch.far_channels : launch.channels;
     const auto cut = kernels::cut_over_channels(channels, bytes);
     for (int channel = 0; channel < cut.channels; ++channel) {
       const std::uint64_t begin = static_cast<std::uint64_t>(channel) * cut.piece;
@@ -150,8 +164,7 @@ class LaunchModel {
       const bool in_packets = bytes <= channels.most_packet_bytes;
       const std::uint64_t slot_bytes = in_packets ? channels.packet_bytes : channels.slot_bytes;
       const std::uint64_t slots = (part + slot_bytes - 1) / slot_bytes;
-      auto& streams =
-          made.ctas.at(static_cast<std::size_t>(first_stream + channel) % made.ctas.size()).streams;
+      auto& streams = made.ctas.at(cta_of(launch, first_stream + channel)).streams;
       stream.channel = channel;
       stream.depth = channels.depth;
       stream.packet_depth = channels.packet_depth;
@@ -161,7 +174,9 @@ class LaunchModel {
       };
       const auto found = std::find_if(streams.begin(), streams.end(), same);
       Stream& one = found == streams.end() ? streams.emplace_back(stream) : *found;
-      one.parts.push_back({slots, bytes >= channels.least_direct_bytes, in_packets});
+      const bool is_long = bytes >= channels.least_direct_bytes;
+      const bool needs_offer = !stream.is_pulled || launch.pulled_parts < kernels::kPulledParts;
+      one.parts.push_back({slots, is_long && needs_offer, in_packets});
     }
   }
   static Running make(int communicator, const Launch& launch, int stream) {
@@ -171,8 +186,9 @@ class LaunchModel {
       const bool far = own.team_member == 0;
       for (int i = own.message; i < launch.run[run + 1].message; ++i) {
         const kernels::Message& message = launch.message[i];
-        add_slots(made, far ? launch.far_channels : launch.channels, own.stream,
-                  {run < launch.send_runs, message.peer}, message.bytes);
+        Stream moved{run < launch.send_runs, message.peer};
+        moved.is_pulled = moved.sends && launch.pulled_parts > 0;
+        add_slots(made, launch, far, own.stream, moved, message.bytes);
       }
     }
     for (const Cta& cta : made.ctas) {
@@ -248,8 +264,9 @@ class LaunchModel {
     return channels_[{launch.communicator, from, to, stream.channel}];
   }
   bool can_move(int rank, const Running& launch, const Stream& stream) {
-    if (stream.parts.empty()) return false;
+    if (stream.done()) return false;
     const Channel& on = channel(rank, launch, stream);
+    if (stream.parts.empty()) return on.received == on.sent;
     if (stream.parts.front().in_packets) {
       if (!stream.sends) return on.packets_sent > on.packets_received || owes_credit(on, stream);
       return on.packets_sent - on.packet_credit < stream.packet_depth;
@@ -262,7 +279,12 @@ class LaunchModel {
   bool step(int rank, const Running& launch, Stream& stream) {
     if (!can_move(rank, launch, stream)) return false;
     Channel& on = channel(rank, launch, stream);
+    if (stream.parts.empty()) {
+      stream.is_exposed = false;
+      return true;
+    }
     Part& part = stream.parts.front();
+    stream.is_exposed = stream.is_exposed || (stream.is_pulled && !part.in_packets);
     if (part.in_packets) {
       if (!stream.sends && owes_credit(on, stream)) {
         on.packet_credit = on.packets_received;

@@ -61,13 +61,22 @@ struct Parcel {
   std::uint64_t bytes;
 };
 
-std::vector<PointToPoint> calls_of(const std::vector<Parcel>& parcels, int rank) {
+std::vector<PointToPoint> calls_of(const std::vector<Parcel>& parcels, int rank,
+                                   std::byte* data = nullptr) {
   std::vector<PointToPoint> calls;
   for (const Parcel& parcel : parcels) {
-    if (parcel.from == rank) calls.push_back({true, nullptr, parcel.bytes, parcel.to});
-    if (parcel.to == rank) calls.push_back({false, nullptr, parcel.bytes, parcel.from});
+    if (parcel.from == rank) calls.push_back({true, data, parcel.bytes, parcel.to});
+    if (parcel.to == rank) calls.push_back({false, data, parcel.bytes, parcel.from});
   }
   return calls;
+}
+
+/// Puts all ranks on one GPU. Returns an address in the rank's slot.
+std::byte* put_on_one_gpu(ExchangeFacts& facts) {
+  facts.on_one_gpu = true;
+  facts.memory.stride_4g = 1;
+  facts.memory.flat_base = reinterpret_cast<std::byte*>(std::uintptr_t{1} << 40);
+  return facts.memory.flat_base + (static_cast<std::uint64_t>(facts.memory.rank) << 32);
 }
 
 void enqueue(LaunchModel& model, int communicator, const Exchange& exchange,
@@ -161,6 +170,7 @@ bool run_random(std::uint64_t seed) {
     team_calls.push_back(random_team_call(ranks, one_team, random));
   }
   const int stream = random() % 4 == 0 ? 0 : LaunchModel::kNoStream;
+  const bool on_one_gpu = one_team && random() % 2 == 0;
   std::vector<int> turns;
   for (int c = 0; c < communicators; ++c) turns.insert(turns.end(), calls, c);
   for (int rank = 0; rank < ranks; ++rank) {
@@ -173,7 +183,10 @@ bool run_random(std::uint64_t seed) {
       if (call % 2 == 0) model.enqueue(rank, c, team_calls[call], stream);
       RankCollective collective = collectives[call];
       collective.rank = rank;
-      const ExchangeFacts facts = facts_of(rank, ranks, kMostMessages, team);
+      ExchangeFacts facts = facts_of(rank, ranks, kMostMessages, team);
+      std::byte* const slot = on_one_gpu ? put_on_one_gpu(facts) : nullptr;
+      // Each rank decides whether its buffers are registered.
+      if (random() % 2 == 0) collective.input = collective.output = slot;
       if (!one_team && collective.collective == Collective::broadcast) {
         for (const Exchange& part : broadcast_among_teams(collective, teams_of(ranks, team))) {
           enqueue(model, c, part, facts, stream);
@@ -181,8 +194,10 @@ bool run_random(std::uint64_t seed) {
       } else {
         enqueue(model, c, test::exchange_of(collective), facts, stream);
       }
-      const auto group = test::exchange_of(calls_of(groups[call], rank), rank);
-      enqueue(model, c, group.value(), facts_of(rank, ranks, most, team), stream);
+      const auto group =
+          test::exchange_of(calls_of(groups[call], rank, random() % 2 == 0 ? slot : nullptr), rank);
+      facts.most_messages = most;
+      enqueue(model, c, group.value(), facts, stream);
     }
   }
   return model.run();
@@ -304,6 +319,43 @@ TEST_CASE(
   CHECK(warps_of({{0, 1, facts.memory.channels.most_packet_bytes}}) == 1);
 }
 
+TEST_CASE("some CTAs only send, where a launch also makes long copies", "[req:5.9]") {
+  ExchangeFacts facts = facts_of(0, 4);
+  facts.most_ctas = 32;
+  facts.memory.stride_4g = 1;
+  auto* const slot = reinterpret_cast<std::byte*>(std::uintptr_t{1} << 40);
+  facts.memory.flat_base = slot;
+  constexpr std::uint64_t kBytes = 64 << 20;
+  const auto launch_of = [&](int sends, int receives, std::uint64_t copied, std::byte* received) {
+    Exchange exchange;
+    for (int i = 0; i < sends; ++i) exchange.sends.push_back({nullptr, kBytes, 1 + i, 0});
+    for (int i = receives; i > 0; --i) {
+      exchange.receives.push_back({received, kBytes, 3 - i + 1, 0});
+    }
+    if (copied > 0) exchange.copies.push_back({slot, slot + copied, copied});
+    const LaunchList launches = test::launches_of(exchange, facts);
+    REQUIRE(launches.size() == 1);
+    const ExchangeArguments& launch = launches[0];
+    const std::int32_t groups = kMaxWarps / launch.stream_warps;
+    const std::int32_t senders = launch.run[launch.send_runs].stream;
+    if (launch.send_ctas > 0) {  // each stream has a group
+      CHECK(launch.send_ctas * groups >= senders);
+      CHECK((launch.ctas - launch.send_ctas) * groups >= launch.run[launch.runs].stream - senders);
+    }
+    return std::pair<int, int>(launch.ctas, launch.send_ctas);
+  };
+  CHECK(launch_of(1, 0, 0, nullptr).second == 0);
+  CHECK(launch_of(1, 1, 0, nullptr).second == 0);
+  CHECK(launch_of(0, 3, kBytes, nullptr).second == 0);
+  CHECK(launch_of(3, 3, 1 << 20, nullptr).second == 0);
+  CHECK(launch_of(3, 0, kBytes, nullptr) == std::pair(32, 29));  // the root of a scatter
+  CHECK(launch_of(3, 3, kBytes, nullptr).second > 0);
+  // Data that arrive in windows are no work of this rank.
+  CHECK(launch_of(3, 3, kBytes, slot).second > launch_of(3, 3, kBytes, nullptr).second);
+  facts.on_one_gpu = true;
+  CHECK(launch_of(3, 3, kBytes, nullptr).second == 0);
+}
+
 TEST_CASE("on one GPU both ends of a message between windows move parts of it", "[req:5.23]") {
   ExchangeFacts facts = facts_of(0, 4);
   facts.on_one_gpu = true;
@@ -319,16 +371,16 @@ TEST_CASE("on one GPU both ends of a message between windows move parts of it", 
     const LaunchList launches = test::launches_of(exchange, facts);
     REQUIRE(launches.size() == 1);
     CHECK(launches[0].form == ExchangeForm::one_gpu);
-    return std::pair(launches[0].pulled_parts, launches[0].stream_warps);
+    return std::pair<int, int>(launches[0].pulled_parts, launches[0].stream_warps);
   };
-  CHECK(launch_of(3, 0, 1, slot) == std::pair(kPulledParts, 2));  // the root of a scatter
-  CHECK(launch_of(1, 0, 1, slot).first == kPulledParts);          // a broadcast to one rank
-  CHECK(launch_of(1, 0, 0, slot) == std::pair(0, 4));             // a rank of a gather
-  CHECK(launch_of(0, 3, 1, slot) == std::pair(0, 2));             // the root of a gather
-  CHECK(launch_of(1, 1, 0, slot).first == kPulledParts / 2);      // sends in a ring
-  CHECK(launch_of(1, 1, 1, slot).first == 0);                     // an all-to-all of two ranks
-  CHECK(launch_of(3, 3, 1, slot).first == kPulledParts / 3);      // four ranks
-  CHECK(launch_of(3, 0, 1, nullptr) == std::pair(0, 1));          // buffers in no window
+  CHECK(launch_of(3, 0, 1, slot) == std::pair(int{kPulledParts}, 2));  // the root of a scatter
+  CHECK(launch_of(1, 0, 1, slot).first == kPulledParts);               // a broadcast to one rank
+  CHECK(launch_of(1, 0, 0, slot) == std::pair(0, 4));                  // a rank of a gather
+  CHECK(launch_of(0, 3, 1, slot) == std::pair(0, 2));                  // the root of a gather
+  CHECK(launch_of(1, 1, 0, slot).first == kPulledParts / 2);           // sends in a ring
+  CHECK(launch_of(1, 1, 1, slot).first == 0);                          // an all-to-all of two ranks
+  CHECK(launch_of(3, 3, 1, slot).first == kPulledParts / 3);           // four ranks
+  CHECK(launch_of(3, 0, 1, nullptr) == std::pair(0, 1));               // buffers in no window
 }
 
 TEST_CASE("a send and a receive of one group hang if each is a launch of its own, and end as one",
