@@ -157,7 +157,7 @@ Oriel reads these environment variables once, when a process first uses it. An e
 counts as not set, and Oriel's name wins over NCCL's. A value that is not allowed makes the
 first call fail with an error that names the variable and what is allowed. A name that
 starts with ORIEL_ and is not listed here gives a warning in the log. Whole numbers under
-NCCL's names are always taken: as the nearest allowed number, or as 1 unless they are 0.
+NCCL's names are taken as the nearest allowed number, or as 1 unless they are 0.
 
 The check runs the command above, and compares this page with the table of the program.
 Nothing on this page is measured.

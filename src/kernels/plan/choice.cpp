@@ -192,6 +192,15 @@ constexpr std::uint64_t kLeastSparingRoot = 32 << 20;
 // ones take as long without (docs/notes/exchanges.md).
 constexpr std::uint64_t kLeastOwnBlock = 8 << 20;
 
+// Returns how many CTAs copy only the own block, of `block` bytes. With few CTAs all do both. Each
+// CTA has a part of the block, also if not all outputs are written in place.
+int own_ctas_of(const Plan& plan, const ScratchLayout& layout, std::uint64_t block) {
+  constexpr std::uint64_t kLeastPart = 32 << 10;
+  const bool has_parts = block >= static_cast<unsigned>(plan.ctas) * kLeastPart;
+  const bool has_senders = plan.ctas - layout.own_ctas >= kLeastSendingCtas;
+  return block >= kLeastOwnBlock && has_parts && has_senders ? layout.own_ctas : 0;
+}
+
 Owners owners_of(const Plan& plan, Backend backend, Collective collective, int root, int ranks,
                  std::uint64_t bytes) {
   const bool is_long_reduce = collective == Collective::reduce && backend == Backend::cuda &&
@@ -379,9 +388,7 @@ Result<Plan> choose_copy_plan(Collective collective, const ChoiceTable& table,
   const int owners = spares_root ? layout.ranks - 1 : layout.ranks;
   ORIEL_TRY(Plan plan, fit_plan(*entry, as_stream, backend, layout, owners, type, count));
   const std::uint64_t block = count * size_of(type) / static_cast<unsigned>(layout.ranks);
-  if (collective != Collective::broadcast && block >= kLeastOwnBlock) {
-    plan.own_ctas = std::min(layout.own_ctas, plan.ctas / layout.ranks);
-  }
+  if (collective != Collective::broadcast) plan.own_ctas = own_ctas_of(plan, layout, block);
   return plan;
 }
 

@@ -26,6 +26,9 @@ inline constexpr std::uint32_t kMaxChunkBytes = 1 << 20;
 inline constexpr std::uint32_t kMinDepth = 2;
 inline constexpr std::uint32_t kMaxDepth = 16;
 
+/// Fewest CTAs of a GPU that send, if others only copy. Fewer do not fill the links of an H200.
+inline constexpr int kLeastSendingCtas = 16;
+
 /// Algorithm and launch parameters of one call.
 struct Plan {
   Algorithm algorithm = Algorithm::stream;

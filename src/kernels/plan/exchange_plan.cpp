@@ -6,6 +6,7 @@
 
 #include "oriel/device/rounding.hpp"
 
+#include "kernels/plan/choice.hpp"
 #include "kernels/plan/exchange.hpp"
 #include "kernels/plan/kernel_set.hpp"
 
@@ -293,7 +294,8 @@ void divide_ctas(ExchangeArguments& launch) {
   const auto wanted = static_cast<std::int32_t>(
       std::min(device::divide_up(local * kTenthsOfLinks, sent * 10),
                local * static_cast<std::uint64_t>(launch.ctas) / (local + sent)));
-  launch.send_ctas = static_cast<std::int16_t>(launch.ctas - std::clamp(wanted, least, most));
+  const std::int32_t sending = launch.ctas - std::clamp(wanted, least, most);
+  if (sending >= kLeastSendingCtas) launch.send_ctas = static_cast<std::int16_t>(sending);
 }
 
 /// Cuts the messages into as many launches as they need.

@@ -206,12 +206,21 @@ TEST_CASE("some CTAs only copy a long own block, where each rank has a GPU of it
   CHECK(split_blocks(plan, Backend::cuda, DataType::u8, 16 * kMiB).part == 16 * kMiB / 64);
   CHECK(own_ctas_in(Collective::all_to_all, 2, 32) == 8);
   CHECK(own_ctas_in(Collective::all_to_all, 8, 32) == 2);
-  CHECK(own_ctas_in(Collective::all_gather, 2, 8) == 4);
+  CHECK(own_ctas_in(Collective::all_gather, 2, 24) == 8);
+  CHECK(own_ctas_in(Collective::all_gather, 2, 23) == 0);  // too few would send
   CHECK(own_ctas_in(Collective::all_gather, 4, 3) == 0);
   CHECK(own_ctas_in(Collective::broadcast, 2, 32) == 0);
   CHECK(plan_in(Collective::all_gather, 2, 32, 0, 16 * kMiB).own_ctas == 0);
   CHECK(plan_in(Collective::all_gather, 2, 32, 8, 1 * kMiB).own_ctas == 0);
   CHECK(own_ctas_among(1) == 0);
+  auto layout = make_scratch_layout(Backend::cuda, 2, 600, 256 * kMiB);
+  layout.own_ctas = 8;
+  Overrides many;
+  many.ctas = 600;
+  const auto short_parts = choose_copy_plan(Collective::all_gather, table, many, Backend::cuda,
+                                            layout, DataType::u8, 2 * 16 * kMiB);
+  CHECK(short_parts.value().ctas == 600);
+  CHECK(short_parts.value().own_ctas == 0);
 }
 
 TEST_CASE("short blocks go in lines, with all CTAs where the table takes two trips", "[req:5.9]") {

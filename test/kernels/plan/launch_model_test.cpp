@@ -352,6 +352,9 @@ TEST_CASE("some CTAs only send, where a launch also makes long copies", "[req:5.
   CHECK(launch_of(3, 3, kBytes, nullptr).second > 0);
   // Data that arrive in windows are no work of this rank.
   CHECK(launch_of(3, 3, kBytes, slot).second > launch_of(3, 3, kBytes, nullptr).second);
+  facts.most_ctas = 18;
+  CHECK(launch_of(3, 0, kBytes, nullptr) == std::pair(18, 0));  // too few would send
+  facts.most_ctas = 32;
   facts.on_one_gpu = true;
   CHECK(launch_of(3, 3, kBytes, nullptr).second == 0);
 }
