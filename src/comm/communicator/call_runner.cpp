@@ -166,7 +166,7 @@ Status CallRunner::plan_for(const CollectiveRequest& request, CallPlan& plan) co
   if (!lines && prefers_lines(facts, forced)) lines = plan_in_lines(request);
   if (lines) {
     plan.team = *lines;
-    plan.team.ctas = std::max(plan.team.ctas, parts_.options.min_ctas);
+    plan.team.ctas = std::max(plan.team.ctas, parts_.least_ctas);
     return {};
   }
   const Way way = way_of(facts);
@@ -177,7 +177,7 @@ Status CallRunner::plan_for(const CollectiveRequest& request, CallPlan& plan) co
     return {};
   }
   ORIEL_TRY(plan.team, plan_in_team(request));
-  plan.team.ctas = std::max(plan.team.ctas, parts_.options.min_ctas);  // at most the layout's limit
+  plan.team.ctas = std::max(plan.team.ctas, parts_.least_ctas);  // at most the layout's limit
   return {};
 }
 
@@ -230,12 +230,12 @@ Status CallRunner::pass_over(const CollectiveRequest& request,
 
 Status CallRunner::end_call(Status run) {
   if (!on_host()) {
-    // A part of the exchange is enqueued, and the peers do not know the state of the channels.
     if (run.ok()) return run;
     if (run.error().scope() == Scope::communicator) {
+      // A part of the exchange is enqueued, and the peers do not know the state of the channels.
       failure_.give_up(run.error());
-    } else if (run.error().code() != ErrorCode::invalid_usage) {  // the driver has refused it
-      parts_.flight->write(run.error().to_string(), false);
+    } else if (run.error().code() != ErrorCode::invalid_usage) {
+      parts_.flight->write(run.error().to_string(), false);  // the driver has refused the call
     }
     return run;
   }

@@ -73,6 +73,7 @@ struct CommunicatorParts {
 
   std::optional<kernels::ChoiceTable> own_table{};  // read from ORIEL_TABLE
   kernels::Overrides overrides{};
+  int least_ctas = 0;  // CTAs of a call on GPUs, by the largest minCTAs of a rank; 0: no limit
   kernels::ScratchLayout layout{};
   kernels::HierarchyLayout hierarchy{};        // follows `layout` in the scratch memory
   std::optional<ExchangePlanner> exchanges{};  // uses the last part of it

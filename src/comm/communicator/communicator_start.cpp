@@ -109,13 +109,6 @@ std::uint16_t cta_limit_of(const Settings& settings, int max_ctas) {
   return static_cast<std::uint16_t>(std::min<std::int64_t>(limit, topo::kCtasMost));
 }
 
-/// Returns the smallest number of CTAs of a call: the largest that a rank's user wishes (minCTAs).
-int least_ctas_of(const std::vector<topo::RankInfo>& infos) {
-  std::uint16_t least = 0;
-  for (const topo::RankInfo& info : infos) least = std::max(least, info.cta_least);
-  return least;
-}
-
 /// Returns invalid_usage if the environment forces more CTAs than `max_ctas`, the limit of a
 /// collective, or an algorithm that the backend lacks.
 Status check_limits(int max_ctas, const kernels::Overrides& overrides, kernels::Backend backend) {
@@ -326,7 +319,7 @@ Task<Status> CommunicatorStart::agree_on_choices() {
     Log(rank()).info("minCTAs is {}: taken as {}, the most that a collective can use here",
                      parts_.options.min_ctas, max_ctas);
   }
-  parts_.options.min_ctas = std::min(max_ctas, least_ctas_of(parts_.topology.infos));
+  parts_.least_ctas = least_ctas_of_gpus(parts_.topology.infos, max_ctas);
   if (local.ok()) local = check_limits(max_ctas, parts_.overrides, parts_.backend);
   Status laid_out = lay_out_scratch(max_ctas);
   if (local.ok()) local = std::move(laid_out);

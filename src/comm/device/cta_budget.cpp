@@ -66,6 +66,12 @@ int most_ctas_of_gpus(const std::vector<topo::RankInfo>& infos, int forced) {
   return std::max(1, most);
 }
 
+int least_ctas_of_gpus(const std::vector<topo::RankInfo>& infos, int most) {
+  int least = 0;
+  for (const topo::RankInfo& info : infos) least = std::max<int>(least, info.cta_least);
+  return std::min(least, most);
+}
+
 void CtaBudget::join(const MemberRef& member) {
   const std::lock_guard lock(mutex_);
   members_.push_back(member);

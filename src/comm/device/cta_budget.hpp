@@ -42,6 +42,10 @@ bool have_own_gpus(const std::vector<topo::RankInfo>& infos);
 /// use the CTAs of the dependents.
 int most_ctas_of_gpus(const std::vector<topo::RankInfo>& infos, int forced);
 
+/// Returns the minimum number of CTAs of one call on GPUs: the largest that a rank's user wishes,
+/// at most `most`; 0 if none does. The result is the same on all ranks.
+int least_ctas_of_gpus(const std::vector<topo::RankInfo>& infos, int most);
+
 /// Budget of the CTAs that launches of this process may occupy on one GPU.
 ///
 /// A kernel waits on the GPU for its peers. If kernels fill the GPU, a peer's kernel cannot become

@@ -80,8 +80,8 @@ class ThreadGroup {
   int depth_ = 0;
   GroupJobs jobs_;  // empty while `transfers_` has requests
   Transfers transfers_;
-  std::vector<const CommEntry*> ending_;  // entries that the group destroys or aborts
-  std::vector<const CommEntry*> finalizing_;
+  std::vector<const CommEntry*> ending_;      // entries that the group destroys or aborts
+  std::vector<const CommEntry*> finalizing_;  // entries that the group finalizes
   std::optional<Error> error_;
 };
 

@@ -157,6 +157,15 @@ TEST_CASE("ranks have GPUs of their own unless two share one, or one is a CPU", 
   CHECK_FALSE(have_own_gpus(known));
 }
 
+TEST_CASE("the largest wish of a rank for CTAs holds for all, up to the limit", "[req:5.17]") {
+  std::vector<topo::RankInfo> infos{gpu(1, 1), gpu(1, 2)};
+  CHECK(least_ctas_of_gpus(infos, 32) == 0);
+  infos[0].cta_least = 4;
+  infos[1].cta_least = 8;
+  CHECK(least_ctas_of_gpus(infos, 32) == 8);
+  CHECK(least_ctas_of_gpus(infos, 6) == 6);
+}
+
 TEST_CASE("the least limit of a rank holds for all, and a forced number may use a dependent's room",
           "[req:5.5]") {
   std::vector<topo::RankInfo> infos{gpu(1, 1), gpu(1, 2)};
