@@ -218,12 +218,9 @@ struct KindName {
 bool parse_leniently(const Kind& kind, std::string_view text, Settings& settings) {
   const auto number = parse_whole<std::int64_t>(text);
   if (!number) return false;
-  if (const auto* const truth = std::get_if<BoolKind>(&kind)) {
-    settings.*truth->member = *number != 0;
-    return true;
-  }
-  if (std::holds_alternative<ChoiceKind>(kind))
+  if (std::holds_alternative<BoolKind>(kind) || std::holds_alternative<ChoiceKind>(kind)) {
     return parse(kind, *number == 0 ? "0" : "1", settings);
+  }
   const auto* const integer = std::get_if<IntegerKind>(&kind);
   if (integer == nullptr) return false;
   settings.*integer->member = std::clamp(*number, integer->least, integer->most);

@@ -265,11 +265,10 @@ void widen(ExchangeArguments& launch, const ExchangeFacts& facts) {
 
 /// Divides the CTAs of a launch between sending and local work, if it has long messages and long
 /// copies. Local work are the copies, and what it receives outside windows. A CTA that did both
-/// would send less, see own_ctas_among(). A local CTA moves 1 / 7.2 of what the links carry
-/// (docs/notes/exchanges.md).
+/// would send less, see own_ctas_among().
 void divide_ctas(ExchangeArguments& launch) {
   constexpr std::uint64_t kLeastCopied = 32 << 20;
-  constexpr std::uint64_t kTenthsOfLinks = 72;
+  constexpr auto kCtasOfLinks = static_cast<std::uint64_t>(own_ctas_among(2));  // for equal bytes
   if (launch.form != ExchangeForm::near && launch.form != ExchangeForm::wide) return;
   std::uint64_t copied = 0;
   for (std::int32_t i = 0; i < launch.copies; ++i) copied += launch.copy[i].bytes;
@@ -292,7 +291,7 @@ void divide_ctas(ExchangeArguments& launch) {
   const std::int32_t most = launch.ctas - device::divide_up(senders, groups);
   if (most < least) return;
   const auto wanted = static_cast<std::int32_t>(
-      std::min(device::divide_up(local * kTenthsOfLinks, sent * 10),
+      std::min(device::divide_up(local * kCtasOfLinks, sent),
                local * static_cast<std::uint64_t>(launch.ctas) / (local + sent)));
   const std::int32_t sending = launch.ctas - std::clamp(wanted, least, most);
   if (sending >= kLeastSendingCtas) launch.send_ctas = static_cast<std::int16_t>(sending);
